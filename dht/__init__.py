@@ -1,0 +1,1 @@
+"""Finding and reaching peers: p2pd, streams, the directory, signed records."""

@@ -1,0 +1,1 @@
+"""What a contribution is worth: standing and weight."""
