@@ -1,0 +1,65 @@
+"""What ``murmur up`` and ``murmur swarm`` were asked to do, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """One daemon."""
+
+    home: Path
+    run: str = "shakespeare"
+    """An embedded run's name, or the path of a signed manifest."""
+    size: str = "tiny"
+    """Model size of an embedded run; a manifest has its own."""
+    p2p_port: int = 0
+    """0 = any."""
+    api_port: int = 0
+    """0 = any; written with the token to ``home/api.json``."""
+    rounds: int = 0
+    """End after so many sealed rounds; 0 = as the manifest says."""
+    alone: bool = False
+    """Never look for other peers."""
+    join: tuple[str, ...] = ()
+    """Multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
+    threads: int = 0
+    """CPU threads of the trainer; 0 = what the machine offers."""
+    keep_checkpoints: int = 2
+    """Sealed states kept on disk."""
+    json: bool = False
+    """Only JSON lines on stdout."""
+    debug: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmOptions:
+    """A swarm of real daemons on this machine, in temporary homes."""
+
+    peers: int = 4
+    rounds: int = 8
+    """Sealed rounds."""
+    seed: int = 0
+    """Keys, manifest and so data derive from it."""
+    size: str | None = None
+    """None = the default of a new local manifest; refused beside a manifest from a file."""
+    steps: int | None = None
+    codec: str | None = None
+    rule: str | None = None
+    run: str = "shakespeare"
+    baseline: bool = False
+    """Also train one peer alone and plain AdamW at the same steps."""
+    json: Path | None = None
+    """Where the report goes."""
+    trace: Path | None = None
+    """A folder for every frame that each peer received."""
+    keep: bool = False
+    """Leave the temporary homes behind."""
+    timeout: float = 0.0
+    """Seconds for the whole swarm; 0 = as long as its rounds allow."""
+    debug: bool = False

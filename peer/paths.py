@@ -1,0 +1,80 @@
+"""Where a peer keeps its things: one home directory, mode 0700, and the names in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from protocols.errors import EnvironmentFault
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home of one peer; two daemons never share one."""
+
+    root: Path
+
+    @property
+    def key(self) -> Path:
+        """The Ed25519 key, mode 0600."""
+        return self.root / "identity.key"
+
+    @property
+    def journal(self) -> Path:
+        """What this key has signed, one slot a line; never leaves the key."""
+        return self.root / "journal"
+
+    @property
+    def api(self) -> Path:
+        """Port and token of the running daemon, mode 0600."""
+        return self.root / "api.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the running daemon."""
+        return self.root / "daemon.lock"
+
+    @property
+    def processes(self) -> Path:
+        """Process ids and start times of children, to reap what a killed daemon left."""
+        return self.root / "processes.json"
+
+    @property
+    def log(self) -> Path:
+        """The daemon's log."""
+        return self.root / "murmur.log"
+
+    @property
+    def runs(self) -> Path:
+        """Manifests by run id, and below each its checkpoints."""
+        return self.root / "runs"
+
+    def run(self, run_id: bytes) -> Path:
+        """The folder of one run."""
+        return self.runs / run_id.hex()
+
+    def create(self) -> None:
+        """Make the folder if it is not there, for its owner only; EnvironmentFault when it cannot be written."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+        except OSError as error:
+            raise _unusable(self.root, error.strerror) from error
+        if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
+            raise _unusable(self.root, "not writable")
+
+
+def default_home() -> Path:
+    """``$MURMUR_HOME``, else the platform's place for user data (XDG on Linux)."""
+    chosen = os.environ.get("MURMUR_HOME")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("murmur", appauthor=False)
+
+
+def _unusable(root: Path, why: str | None) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"the home {root} cannot be used: {why}",
+        remedy="choose a folder of your own with --home DIR or MURMUR_HOME",
+    )
