@@ -1,0 +1,93 @@
+"""A byte-level GPT: pre-norm blocks, causal attention, ReLU² MLP, learned positions, no biases.
+
+Plain on purpose (Vaswani et al. 2017; pre-RMSNorm, Zhang & Sennrich 2019; ReLU², So et al. 2021).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .layout import VOCABULARY, initial_vector, layout, offsets, parameter_count, shape_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["GPT", "flatten", "initial_vector", "load_flat", "parameter_count"]
+
+
+class Block(nn.Module):
+    """One attention and one MLP branch on the residual stream of ``width``."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.Parameter(torch.empty(width))
+        self.qkv = nn.Parameter(torch.empty(3 * width, width))
+        self.mix = nn.Parameter(torch.empty(width, width))
+        self.mlp_norm = nn.Parameter(torch.empty(width))
+        self.up = nn.Parameter(torch.empty(4 * width, width))
+        self.down = nn.Parameter(torch.empty(width, 4 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, time, width] → the same."""
+        batch, time, width = x.shape
+        qkv = functional.linear(_rms(x, self.attention_norm), self.qkv)  # [batch, time, 3·width]
+        q, k, v = qkv.view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [batch, heads, time, width/heads]
+        x = x + functional.linear(mixed.transpose(1, 2).reshape(batch, time, width), self.mix)
+        hidden = functional.linear(_rms(x, self.mlp_norm), self.up).relu().square()
+        return x + functional.linear(hidden, self.down)
+
+
+class GPT(nn.Module):
+    """Bytes in, logits of the next byte out. Parameters are uninitialised until ``load_flat``."""
+
+    def __init__(self, size: str, context: int) -> None:
+        super().__init__()
+        shape = shape_of(size)
+        self.bytes = nn.Parameter(torch.empty(VOCABULARY, shape.width))
+        self.positions = nn.Parameter(torch.empty(context, shape.width))
+        self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
+        self.norm = nn.Parameter(torch.empty(shape.width))
+        self.head = nn.Parameter(torch.empty(VOCABULARY, shape.width))
+        named = dict(self.named_parameters())
+        self.layout = layout(size, context)
+        self.ordered = [named[tensor.name] for tensor in self.layout]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """int64 [batch, time ≤ context] → logits [batch, time, 256]."""
+        x = functional.embedding(tokens, self.bytes) + self.positions[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(_rms(x, self.norm), self.head)
+
+    def loss(self, windows: Tensor) -> Tensor:
+        """Mean nats per byte over int64 [batch, context + 1], each byte predicted from those before it."""
+        logits = self(windows[:, :-1])
+        return functional.cross_entropy(logits.float().reshape(-1, VOCABULARY), windows[:, 1:].reshape(-1))
+
+
+def load_flat(model: GPT, vector: NDArray[np.float32]) -> None:
+    """Copy a float32 vector [parameters] into the model; raises ValueError when the length is another."""
+    starts = offsets(model.layout)
+    if vector.shape != (starts[-1],):
+        raise ValueError(f"a vector of shape {vector.shape} for a model of {starts[-1]} parameters")
+    with torch.no_grad():
+        for parameter, start in zip(model.ordered, starts, strict=False):
+            values = vector[start : start + parameter.numel()]
+            parameter.copy_(torch.from_numpy(np.array(values)).view(parameter.shape))
+
+
+def flatten(model: GPT, out: NDArray[np.float32]) -> None:
+    """Copy the model's parameters into ``out``, float32 [parameters]."""
+    for parameter, start in zip(model.ordered, offsets(model.layout), strict=False):
+        out[start : start + parameter.numel()] = parameter.detach().reshape(-1).float().cpu().numpy()
+
+
+def _rms(x: Tensor, gain: Tensor) -> Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), gain)
