@@ -52,6 +52,7 @@ def _common(
 
 @app.command()
 def up(  # noqa: PLR0913 - a command's flags are its arguments
+    *,
     run: Annotated[str, typer.Option(help="An embedded run's name or a signed manifest's path.")] = "shakespeare",
     size: Annotated[str, typer.Option(help=f"Size of an embedded run's model: {SIZES}.")] = "tiny",
     home: HomeOption = None,
@@ -88,7 +89,7 @@ def up(  # noqa: PLR0913 - a command's flags are its arguments
 
 
 @app.command()
-def status(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
+def status(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show what the daemon of this home is doing."""
     from . import client
 
@@ -96,7 +97,7 @@ def status(home: HomeOption = None, json: JsonOption = False, debug: DebugOption
 
 
 @app.command()
-def stop(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
+def stop(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """End the daemon of this home and wait until it is gone."""
     from . import client
 
@@ -105,6 +106,7 @@ def stop(home: HomeOption = None, json: JsonOption = False, debug: DebugOption =
 
 @app.command()
 def swarm(  # noqa: PLR0913 - a command's flags are its arguments
+    *,
     peers: Annotated[int, typer.Option(min=1, max=64, help="Real daemons to start.")] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Sealed rounds.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Keys, manifest and data derive from it.")] = 0,
