@@ -1,0 +1,145 @@
+"""What a peer says about itself in the directory, signed: a hint where to find it, never truth about the run.
+
+On the wire: canonical msgpack of ``{"record": {...}, "signature": 64 bytes}``; the signature covers the record's
+canonical bytes after a domain tag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from protocols.canonical import Value, pack, unpack
+from protocols.errors import LocalError, RemoteError
+from protocols.ids import HASH_BYTES
+from protocols.signing import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORD_LIMIT = 16 * 1024
+"""Bytes of an encoded record."""
+
+MAX_ADDRESSES = 16
+MAX_ADDRESS_CHARS = 512
+MAX_ROLES = 16
+MAX_WORD_CHARS = 64
+MAX_INTEGER = 2**63 - 1
+
+_DOMAIN = b"murmur/1/peer-record\0"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRecord:
+    """One peer of one run, as it describes itself."""
+
+    run: bytes
+    """The run's id, 32 bytes."""
+    peer: str
+    addresses: tuple[str, ...]
+    """Multiaddrs ending in ``/p2p/<peer>``."""
+    roles: tuple[str, ...]
+    version: str
+    """Software version, for people."""
+    head_round: int
+    """Number of the last round that the peer holds a seal of."""
+    sequence: int
+    """Grows with every issue: max(last + 1, unix milliseconds)."""
+    expires: int
+    """Unix seconds."""
+
+
+_FIELDS = frozenset(field.name for field in fields(PeerRecord))
+
+
+def key_of(run: bytes) -> str:
+    """The directory key under which a run's peer records lie, one subkey per peer."""
+    return f"{run.hex()}/peer"
+
+
+def next_sequence(last: int, unix_ms: int) -> int:
+    """The sequence number to issue after ``last`` (0 = none yet): grows even when the clock was set back."""
+    return max(last + 1, unix_ms)
+
+
+def encode_record(record: PeerRecord, sign: Callable[[bytes], bytes]) -> bytes:
+    """Signed bytes of ``record``; raises LocalError when it is larger than a directory entry may be."""
+    body = _body(record)
+    encoded = pack({"record": body, "signature": sign(_DOMAIN + pack(body))})
+    if len(encoded) > RECORD_LIMIT:
+        raise LocalError(f"a peer record of {len(encoded)} bytes is larger than the directory takes ({RECORD_LIMIT})")
+    try:
+        _record(body)
+    except ValueError as error:
+        raise LocalError(str(error)) from error
+    return encoded
+
+
+def decode_record(encoded: bytes, *, source: str) -> PeerRecord:
+    """The record in ``encoded`` if its own peer signed it; raises RemoteError naming ``source``, who handed it over."""
+    if len(encoded) > RECORD_LIMIT:
+        raise RemoteError(source, f"peer record of {len(encoded)} bytes, limit {RECORD_LIMIT}")
+    try:
+        value = unpack(encoded, depth=4)
+        if not isinstance(value, dict) or set(value) != {"record", "signature"}:
+            raise ValueError("peer record has missing or unknown fields")
+        body, signature = value["record"], value["signature"]
+        if not isinstance(body, dict) or not isinstance(signature, bytes):
+            raise ValueError("peer record has fields of a wrong type")
+        record = _record(body)
+    except ValueError as error:
+        raise RemoteError(source, str(error)) from error
+    if not verify(record.peer, _DOMAIN + pack(body), signature):
+        raise RemoteError(source, f"peer record of {record.peer} is not signed by it")
+    return record
+
+
+def _body(record: PeerRecord) -> dict[str, Value]:
+    return {
+        "run": record.run,
+        "peer": record.peer,
+        "addresses": record.addresses,
+        "roles": record.roles,
+        "version": record.version,
+        "head_round": record.head_round,
+        "sequence": record.sequence,
+        "expires": record.expires,
+    }
+
+
+def _record(body: dict[str, Value]) -> PeerRecord:
+    """The record with these fields; raises ValueError when one is missing, unknown, of a wrong type or too long."""
+    if set(body) != _FIELDS:
+        raise ValueError("peer record has missing or unknown fields")
+    run = body["run"]
+    if not isinstance(run, bytes) or len(run) != HASH_BYTES:
+        raise ValueError("peer record names no run")
+    head_round, sequence, expires = (_integer(body[name]) for name in ("head_round", "sequence", "expires"))
+    return PeerRecord(
+        run=run,
+        peer=_word(body["peer"], MAX_WORD_CHARS),
+        addresses=_words(body["addresses"], MAX_ADDRESSES, MAX_ADDRESS_CHARS),
+        roles=_words(body["roles"], MAX_ROLES, MAX_WORD_CHARS),
+        version=_word(body["version"], MAX_WORD_CHARS),
+        head_round=head_round,
+        sequence=sequence,
+        expires=expires,
+    )
+
+
+def _integer(value: Value) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_INTEGER:
+        raise ValueError("peer record has a number out of range")
+    return value
+
+
+def _word(value: Value, limit: int) -> str:
+    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+        raise ValueError(f"peer record has a text that is not printable or longer than {limit}")
+    return value
+
+
+def _words(value: Value, count: int, limit: int) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > count:
+        raise ValueError(f"peer record has a list longer than {count}")
+    return tuple(_word(item, limit) for item in value)
