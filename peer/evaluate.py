@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def held_out_loss(vector: NDArray[np.float32], config: TrainConfig, shards: Sequence[Shard]) -> float:
     """Mean nats per byte of ``vector`` (float32 [parameters]) on the 20 held-out batches, in float32 on the CPU.
 
-    Raises ConfigError when ``shards`` are not the run's.
+    Raises EnvironmentFault when ``shards`` are not the run's.
     """
     model = GPT(config.size, config.context)
     load_flat(model, vector)

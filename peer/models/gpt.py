@@ -1,6 +1,6 @@
 """A byte-level GPT: pre-norm blocks, causal attention, ReLU² MLP, learned positions, no biases.
 
-Plain on purpose (Vaswani et al. 2017; pre-RMSNorm, Zhang & Sennrich 2019; ReLU², So et al. 2021).
+Plain on purpose (Vaswani et al. 2017; pre-norm, Xiong et al. 2020; ReLU², So et al. 2021).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, time, width] → the same."""
         batch, time, width = x.shape
-        qkv = functional.linear(_rms(x, self.attention_norm), self.qkv)  # [batch, time, 3·width]
+        qkv = functional.linear(_normed(x, self.attention_norm), self.qkv)  # [batch, time, 3·width]
         q, k, v = qkv.view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [batch, heads, time, width/heads]
         x = x + functional.linear(mixed.transpose(1, 2).reshape(batch, time, width), self.mix)
-        hidden = functional.linear(_rms(x, self.mlp_norm), self.up).relu().square()
+        hidden = functional.linear(_normed(x, self.mlp_norm), self.up).relu().square()
         return x + functional.linear(hidden, self.down)
 
 
@@ -64,7 +64,7 @@ class GPT(nn.Module):
         x = functional.embedding(tokens, self.bytes) + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return functional.linear(_rms(x, self.norm), self.head)
+        return functional.linear(_normed(x, self.norm), self.head)
 
     def loss(self, windows: Tensor) -> Tensor:
         """Mean nats per byte over int64 [batch, context + 1], each byte predicted from those before it."""
@@ -89,5 +89,5 @@ def flatten(model: GPT, out: NDArray[np.float32]) -> None:
         out[start : start + parameter.numel()] = parameter.detach().reshape(-1).float().cpu().numpy()
 
 
-def _rms(x: Tensor, gain: Tensor) -> Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), gain)
+def _normed(x: Tensor, gain: Tensor) -> Tensor:
+    return functional.layer_norm(x, (x.shape[-1],), gain)

@@ -1,0 +1,172 @@
+"""The trainer process, ``python -m peer.trainer``: the only one that loads torch or touches the GPU.
+
+The daemon starts it with an open socket for messages (``channel``) and an open file for vectors (``slots``). It ends
+with the daemon: by the kernel's parent-death signal where there is one, by the end of the channel everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from protocols.errors import LocalError, MurmurError
+
+from . import channel
+from .corpus import load_shards
+from .data import Corpus
+from .slots import Slots
+from .training import Window, config_from_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .learner import Learner
+
+PROGRESS_S = 0.25
+"""Seconds between two progress messages, at least."""
+
+NICENESS = 10
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Channel:
+    """The trainer's end: a thread reads commands, so that ``cancel``, ``stop`` and the end are heard mid-window."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+        self._commands: queue.SimpleQueue[channel.Message] = queue.SimpleQueue()
+        self._cancelled = -1
+        self._stopping = False
+        threading.Thread(target=self._listen, name="channel", daemon=True).start()
+
+    def next(self) -> channel.Message:
+        """The next command; waits for it."""
+        return self._commands.get()
+
+    def send(self, kind: str, **fields: object) -> None:
+        """Send one reply."""
+        self._connection.sendall(channel.encode(kind, **fields))
+
+    def wanted(self, request: int) -> bool:
+        """Whether the daemon still waits for the answer to ``request``."""
+        return not self._stopping and request > self._cancelled
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                raw = self._stream.read(channel.size_of(self._stream.read(channel.PREFIX)))
+                command = channel.decode(raw)
+            except (OSError, LocalError):
+                os._exit(0)  # the daemon is gone; nothing here is worth saving, and torch may be deep in a step
+            if command["kind"] == "cancel":
+                self._cancelled = command["id"]
+                continue
+            self._stopping = command["kind"] == "stop"
+            self._commands.put(command)
+
+
+class Trainer:
+    """Answers commands one after the other."""
+
+    def __init__(self, link: Channel, slots_fd: int) -> None:
+        self._link = link
+        self._slots_fd = slots_fd
+
+    def run(self, threads: int) -> None:
+        """Set up, then serve until told to stop; an expected error ends it with a message to the daemon."""
+        try:
+            learner, slots = self._set_up(threads)
+        except MurmurError as error:
+            self._report(None, error)
+            return
+        while (command := self._link.next())["kind"] != "stop":
+            try:
+                self._answer(command, learner, slots)
+            except MurmurError as error:
+                self._report(command["id"], error)
+
+    def _set_up(self, threads: int) -> tuple[Learner, Slots]:
+        config = config_from_plain(self._link.next()["config"])
+        corpus = Corpus(load_shards(config.data), config.data, context=config.context)
+        slots = Slots(self._slots_fd, config.parameters)
+        device = prepare_torch(threads)
+        from .learner import Learner
+
+        learner = Learner(config, corpus, device=device)
+        self._link.send("ready", parameters=config.parameters, device=device)
+        return learner, slots
+
+    def _answer(self, command: channel.Message, learner: Learner, slots: Slots) -> None:
+        request = command["id"]
+        if command["kind"] == "evaluate":
+            self._link.send("loss", id=request, loss=learner.evaluate(slots.start))
+            return
+        names = ("parent", "peer", "steps", "seconds", "first_step")
+        window = Window(**{name: command[name] for name in names})
+        result = learner.train(slots.start, window, end=slots.end, on_step=self._reporter(request))
+        if result is None:
+            self._link.send("cancelled", id=request)
+            return
+        fields: dict[str, Any] = {name: getattr(result, name) for name in channel.KINDS["done"] if name != "id"}
+        self._link.send("done", id=request, **fields)
+
+    def _reporter(self, request: int) -> Callable[[int, float], bool]:
+        """The callback of a window: sends progress now and then, and says whether to go on."""
+        sent = time.monotonic()
+
+        def on_step(step: int, loss: float) -> bool:
+            nonlocal sent
+            if time.monotonic() - sent >= PROGRESS_S:
+                sent = time.monotonic()
+                self._link.send("progress", id=request, step=step, loss=loss)
+            return self._link.wanted(request)
+
+        return on_step
+
+    def _report(self, request: int | None, error: MurmurError) -> None:
+        self._link.send("error", id=request, error=type(error).__name__, text=str(error), remedy=error.remedy)
+
+
+def prepare_torch(threads: int) -> str:
+    """Import torch with a fixed number of threads and deterministic kernels; returns the device to train on."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS sums in a fixed order only with this
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the daemon's thread that started us ends (prctl(2), Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(0)
+
+
+def main() -> None:
+    """Parse what ``worker`` passes, and serve."""
+    parser = argparse.ArgumentParser(prog="peer.trainer")
+    for name in ("channel", "slots", "threads", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    given = parser.parse_args()
+    die_with(given.parent)
+    os.nice(NICENESS)
+    Trainer(Channel(socket.socket(fileno=given.channel)), given.slots).run(given.threads)
+
+
+if __name__ == "__main__":
+    main()
