@@ -1,0 +1,132 @@
+"""The thin client of a running daemon: standard library only, so that ``murmur status`` answers at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from protocols.errors import EnvironmentFault, LocalError
+
+from .exits import Exit, NoDaemon, Refused
+from .screen import screen
+
+if TYPE_CHECKING:
+    from .paths import Home
+
+TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 60.0
+"""A daemon finishes its step, writes a checkpoint and says goodbye first."""
+POLL_S = 0.05
+ANSWER_LIMIT = 4 << 20
+STOPPED = {"schema": 1, "state": "stopped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the daemon of a home listens, and what it wants to hear."""
+
+    port: int
+    token: str
+    pid: int
+
+
+def address(home: Home) -> Address:
+    """What ``api.json`` says; raises NoDaemon when there is none, EnvironmentFault when it cannot be read."""
+    try:
+        document = json.loads(home.api.read_text(encoding="utf-8"))
+        return Address(int(document["port"]), str(document["token"]), int(document["pid"]))
+    except FileNotFoundError as error:
+        raise _no_daemon(home) from error
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot read {home.api}: {error.strerror}", remedy="use the daemon's own user"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_daemon(home) from error
+
+
+def request(home: Home, method: str, path: str) -> dict[str, Any]:
+    """One call; raises NoDaemon when nothing answers, Refused when the daemon says no."""
+    where = address(home)
+    connection = http.client.HTTPConnection("127.0.0.1", where.port, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, path, headers={"Authorization": f"Bearer {where.token}"})
+        response = connection.getresponse()
+        raw = response.read(ANSWER_LIMIT)
+    except TimeoutError as error:
+        raise LocalError(
+            f"the daemon did not answer within {TIMEOUT_S:.0f} s", remedy=f"look at {home.log}, or try again"
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _no_daemon(home) from error
+    finally:
+        connection.close()
+    return _answer(home, response.status, raw)
+
+
+def show_status(home: Home, *, as_json: bool) -> Exit:
+    """Print the status; with ``as_json`` also that there is no daemon."""
+    try:
+        status = request(home, "GET", "/api/v1/status")
+    except NoDaemon:
+        if as_json:
+            typer.echo(json.dumps(STOPPED))
+        raise
+    typer.echo(json.dumps(status) if as_json else screen(status))
+    return Exit.DONE
+
+
+def stop(home: Home, *, as_json: bool) -> Exit:
+    """Ask the daemon to end and wait until its process is gone; raises LocalError when it takes too long."""
+    pid = address(home).pid
+    request(home, "POST", "/api/v1/stop")
+    if not as_json:
+        typer.echo("stopping: the step is finished and the state is written first", err=True)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _alive(pid):
+        if time.monotonic() > deadline:
+            raise LocalError(
+                f"process {pid} still runs after {STOP_TIMEOUT_S:.0f} s", remedy=f"look at {home.log}, or `kill {pid}`"
+            )
+        time.sleep(POLL_S)
+    typer.echo(json.dumps(STOPPED) if as_json else "stopped")
+    return Exit.DONE
+
+
+def _answer(home: Home, code: int, raw: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("schema") != 1:
+        raise _no_daemon(home)  # a leftover api.json, and somebody else's server on its port
+    if code in (200, 202):
+        return document
+    text = document.get("error", {}).get("text", f"status {code}")
+    raise Refused(f"the daemon refused: {text}", remedy="use the home of the daemon that runs (--home, MURMUR_HOME)")
+
+
+def _no_daemon(home: Home) -> NoDaemon:
+    return NoDaemon(f"no daemon is running for {home.root}", remedy="start one with `murmur up`")
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped by its parent does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

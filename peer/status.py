@@ -1,0 +1,328 @@
+"""What a daemon says about itself: one frozen value, events that change it, and its JSON (contracts.md).
+
+Pure: nothing here reads a clock or another module's insides. Unknown is None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+SCHEMA = 1
+KEPT_VERDICTS = 16
+KEPT_WARNINGS = 16
+KEPT_SEEDS = 32
+
+State = Literal["starting", "seeking", "syncing", "training", "paused", "finishing", "stopping"]
+ReasonCode = Literal[
+    "none", "user", "schedule", "idle", "battery", "program", "gpu_busy", "temperature", "quota", "memory", "disk",
+    "no_data", "no_peers",
+]  # fmt: skip
+Phase = Literal["train", "commit", "roster", "exchange", "reduce", "check", "seal", "apply"]
+Ruling = Literal["pending", "accepted", "late", "rejected", "void"]
+Rung = Literal["unknown", "public", "mapped", "ipv6", "punched", "relayed", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why the state is what it is."""
+
+    code: ReasonCode = "none"
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The run that this daemon serves; ``id`` in hex."""
+
+    id: str | None = None
+    name: str | None = None
+    size: str | None = None
+    cell: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInfo:
+    """``progress`` of the phase in 0 … 1; ``deadline_s`` = seconds left in it."""
+
+    number: int | None = None
+    phase: Phase | None = None
+    progress: float | None = None
+    deadline_s: float | None = None
+    last_sealed: int | None = None
+    void: bool | None = None
+    final: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """``tokens`` trained on by this peer; losses in nats per byte; ``state_hash`` in hex."""
+
+    parameters: int | None = None
+    tokens: int | None = None
+    train_loss: float | None = None
+    held_out_loss: float | None = None
+    state_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of this peer's inner steps."""
+
+    steps_per_s: float | None = None
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Open connections by kind."""
+
+    total: int = 0
+    direct: int = 0
+    punched: int = 0
+    relayed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How others reach this peer, and why it thinks so."""
+
+    rung: Rung = "unknown"
+    evidence: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """An address that was given to start from."""
+
+    address: str
+    state: Literal["ok", "failed", "trying"]
+    error: str | None = None
+    retry_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of this peer's update in a round."""
+
+    round: int
+    verdict: Ruling
+    code: str = ""
+    text: str = ""
+    weight: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes; ``month`` = this calendar month, ``cap`` None = none."""
+
+    sent: int | None = None
+    received: int | None = None
+    month: int | None = None
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """Process id and resident bytes."""
+
+    pid: int | None = None
+    rss: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The same of a child, and how often it had to be started again."""
+
+    pid: int | None = None
+    rss: int | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """All processes of this peer."""
+
+    daemon: Daemon = Daemon()
+    p2pd: Child = Child()
+    trainer: Child = Child()
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning, shown until cleared. Also an event: it replaces the warning with the same code."""
+
+    code: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The whole document. ``event`` counts the events applied; ``since`` = unix seconds of the last state change."""
+
+    event: int = 0
+    version: str
+    protocol: int
+    peer: str
+    state: State = "starting"
+    reason: Reason = Reason()
+    since: float
+    run: RunInfo = RunInfo()
+    round: RoundInfo = RoundInfo()
+    model: ModelInfo = ModelInfo()
+    speed: Speed = Speed()
+    peers: Peers = Peers()
+    reach: Reach = Reach()
+    seeds: tuple[Seed, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    traffic: Traffic = Traffic()
+    processes: Processes = Processes()
+    warnings: tuple[Warned, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """Event: the daemon does something else now; ``since`` in unix seconds."""
+
+    state: State
+    since: float
+    reason: Reason = Reason()
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEntered:
+    """Event: round ``number`` is in another phase, ``deadline_s`` seconds long at most."""
+
+    number: int
+    phase: Phase
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Event: so much of the phase is done."""
+
+    progress: float
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Event: inner steps were done on ``tokens`` more tokens."""
+
+    tokens: int
+    train_loss: float | None
+    speed: Speed = field(default_factory=Speed)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Event: a round was certified and applied."""
+
+    number: int
+    state_hash: str
+    held_out_loss: float | None = None
+    void: bool = False
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Event: the model starts from a state, new or from a checkpoint."""
+
+    parameters: int
+    state_hash: str | None = None
+    held_out_loss: float | None = None
+    last_sealed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Event: the warning with this code is over."""
+
+    code: str
+
+
+Part = RunInfo | Peers | Reach | Traffic | Processes
+"""As events, these replace the part of the document that they describe."""
+Event = Part | Seed | Verdict | Warned | Cleared | StateChanged | Loaded | PhaseEntered | Progressed | Trained | Sealed
+
+_PARTS: dict[type, str] = {
+    RunInfo: "run",
+    Peers: "peers",
+    Reach: "reach",
+    Traffic: "traffic",
+    Processes: "processes",
+}
+
+
+def apply(status: Status, event: Event) -> Status:
+    """The document after ``event``."""
+    return replace(status, event=status.event + 1, **_changes(status, event))
+
+
+def _changes(status: Status, event: Event) -> dict[str, Any]:
+    if type(event) in _PARTS:
+        return {_PARTS[type(event)]: event}
+    match event:
+        case StateChanged():
+            return {"state": event.state, "reason": event.reason, "since": event.since}
+        case Seed():
+            others = tuple(seed for seed in status.seeds if seed.address != event.address)
+            return {"seeds": (*others, event)[-KEPT_SEEDS:]}
+        case Verdict():
+            rest = tuple(verdict for verdict in status.verdicts if verdict.round != event.round)
+            return {"verdicts": tuple(sorted((*rest, event), key=lambda each: each.round))[-KEPT_VERDICTS:]}
+        case Warned() | Cleared():
+            kept = tuple(warning for warning in status.warnings if warning.code != event.code)
+            return {"warnings": (*kept, event)[-KEPT_WARNINGS:] if isinstance(event, Warned) else kept}
+        case _:
+            return _round_changes(status, event)
+
+
+def _round_changes(status: Status, event: Event) -> dict[str, Any]:
+    now, model = status.round, status.model
+    match event:
+        case Loaded():
+            loaded = replace(
+                model,
+                parameters=event.parameters,
+                state_hash=event.state_hash,
+                held_out_loss=event.held_out_loss,
+            )
+            return {"model": loaded, "round": replace(now, last_sealed=event.last_sealed)}
+        case PhaseEntered():
+            entered = replace(now, number=event.number, phase=event.phase, progress=0.0, deadline_s=event.deadline_s)
+            return {"round": entered}
+        case Progressed():
+            return {"round": replace(now, progress=event.progress, deadline_s=event.deadline_s)}
+        case Trained():
+            tokens = (model.tokens or 0) + event.tokens
+            return {"model": replace(model, tokens=tokens, train_loss=event.train_loss), "speed": event.speed}
+        case Sealed():
+            loss = model.held_out_loss if event.held_out_loss is None else event.held_out_loss
+            return {
+                "round": replace(now, last_sealed=event.number, void=event.void, final=event.final),
+                "model": replace(model, state_hash=event.state_hash, held_out_loss=loss),
+            }
+        case _:
+            raise TypeError(f"no event of the status: {event!r}")
+
+
+def to_json(status: Status) -> dict[str, Any]:
+    """The document as plain values; a loss that is not finite is unknown to a reader, hence None."""
+    return {"schema": SCHEMA, **_plain(status)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
