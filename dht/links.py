@@ -1,0 +1,187 @@
+"""What the transport knows about each neighbour, and how it keeps the outgoing stream to it open.
+
+A link dials, greets, then watches its stream until it breaks, and starts again after a pause.
+It knows nothing of libp2p: how to open a stream is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocols.errors import RemoteError, TransportError
+
+from .handshake import Hello, difference
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from protocols.ids import PeerId
+
+    from .stream import Counter, FrameStream, Timing
+
+log = logging.getLogger(__name__)
+
+
+class Refused(TransportError):
+    """One end will not talk to the other: another protocol or another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """One neighbour, for status displays."""
+
+    peer: PeerId
+    connected: bool
+    """Our stream to it is open and handshaken."""
+    heard: bool
+    """Its stream to us is open and handshaken."""
+    route: str
+    """Multiaddr in use; holds ``p2p-circuit`` when relayed."""
+    software: str
+    error: str
+    """Why the last attempt failed; empty when connected."""
+    sent: int
+    received: int
+    """Bytes, headers included."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """What all links of one transport share."""
+
+    own: Hello
+    timing: Timing
+    open: Callable[[Link], Awaitable[FrameStream]]
+    """Opens a bare stream to the link's peer; raises TransportError. Sets ``link.route``."""
+    changed: Callable[[], None]
+    """Called after ``Link.stream`` came or went."""
+    forget: Callable[[PeerId], None]
+    """Called when the link has given up."""
+
+
+class Link:
+    """The outgoing stream to one peer."""
+
+    def __init__(self, peer: PeerId, config: LinkConfig, counter: Counter) -> None:
+        self.peer = peer
+        self.counter = counter
+        self.addresses: tuple[str, ...] = ()
+        self.stream: FrameStream | None = None
+        self.inbound: FrameStream | None = None
+        self.route = ""
+        self.software = ""
+        self.error = ""
+        self._config = config
+        self._now = asyncio.Event()
+        self._waiters: set[asyncio.Future[FrameStream]] = set()
+        self._jitter = random.Random(peer)  # only spreads retries
+        self._said = ""
+        self._task = asyncio.create_task(self._keep_open(), name=f"link to {peer}")
+
+    def hurry(self) -> None:
+        """Try now instead of at the end of the pause."""
+        self._now.set()
+
+    async def ready(self) -> FrameStream:
+        """The open stream, or the outcome of the attempt under way or next; raises TransportError."""
+        if self.stream is not None:
+            return self.stream
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            result: FrameStream = await waiter
+            return result
+        finally:
+            self._waiters.discard(waiter)
+
+    async def close(self) -> None:
+        """End both streams, after what was written, and the task."""
+        await asyncio.gather(*(stream.close() for stream in (self.stream, self.inbound) if stream is not None))
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._tell(TransportError(self.peer, "the transport is closing"))
+        self.stream = self.inbound = None
+
+    def info(self) -> PeerInfo:
+        """A snapshot."""
+        return PeerInfo(
+            peer=self.peer,
+            connected=self.stream is not None,
+            heard=self.inbound is not None,
+            route=self.route,
+            software=self.software,
+            error="" if self.stream is not None else self.error,
+            sent=self.counter.sent,
+            received=self.counter.received,
+        )
+
+    async def _keep_open(self) -> None:
+        timing, clock = self._config.timing, asyncio.get_running_loop().time
+        delay, last_success = timing.first_retry_s, clock()
+        while clock() - last_success < timing.give_up_s:
+            self._now.clear()
+            try:
+                stream = await self._open()
+            except (TransportError, RemoteError) as error:
+                self._failed(error)
+                pause = timing.refused_retry_s if isinstance(error, Refused) else delay
+                delay = min(2 * delay, timing.last_retry_s)
+            else:
+                await self._watch(stream)
+                last_success = clock()
+                pause = delay = timing.first_retry_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause * (0.5 + self._jitter.random())):
+                    await self._now.wait()
+        self._config.forget(self.peer)
+
+    async def _open(self) -> FrameStream:
+        stream = await self._config.open(self)
+        try:
+            hello = await stream.greet(self._config.own)
+            reason = difference(self._config.own, hello) or (hello.refusal and f"refused us: {hello.refusal}")
+            if reason:
+                raise Refused(self.peer, reason)
+        except BaseException:
+            stream.abort("handshake failed")
+            raise
+        self.software = hello.software
+        return stream
+
+    async def _watch(self, stream: FrameStream) -> None:
+        """Serve the stream until it breaks. The other end sends nothing on it but pings."""
+        self.stream, self.error, self._said = stream, "", ""
+        self._tell(stream)
+        self._config.changed()
+        try:
+            async with stream.beating():
+                kind, _ = await stream.receive()
+            self.error = f"sent a {kind} frame against the stream's direction"
+        except (TransportError, RemoteError) as error:
+            self.error = str(error)
+        finally:
+            stream.abort(self.error or "closing")
+            self.stream = None
+            self._config.changed()
+        log.info("lost %s", self.error)
+
+    def _failed(self, error: TransportError | RemoteError) -> None:
+        self.error = str(error)
+        if self.error != self._said:  # once, not at every retry
+            self._said = self.error
+            log.log(logging.WARNING if isinstance(error, Refused | RemoteError) else logging.INFO, "%s", error)
+        self._tell(error if isinstance(error, TransportError) else TransportError(self.peer, error.text))
+
+    def _tell(self, outcome: FrameStream | TransportError) -> None:
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if isinstance(outcome, TransportError):
+                waiter.set_exception(outcome)
+            else:
+                waiter.set_result(outcome)

@@ -1,0 +1,312 @@
+"""The go-libp2p daemon ``p2pd`` from the hivemind wheel, started, watched and ended by us.
+
+hivemind's ``P2P.create`` hides the flags that matter and leaves a ghost when the daemon is killed, so
+we start the binary ourselves and hand its control address to ``transport`` (``P2P.replicate``).
+p2pd never outlives us: the kernel kills it with us (Linux), and it ends when its last client goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from protocols.errors import EnvironmentFault, MurmurError
+
+from . import leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+READY_S = 15.0
+STOP_S = 5.0
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 30.0
+STEADY_S = 60.0
+"""After this many seconds without a crash the back-off starts anew."""
+
+UNATTENDED_S = 60
+"""p2pd ends itself when nobody attached for this long."""
+
+_PORT_TRIES = 20
+_PR_SET_PDEATHSIG = 1
+_LINE_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class P2pdConfig:
+    """Where p2pd lives and listens."""
+
+    home: Path
+    """Directory of ``p2pd.pid``."""
+    key: Path
+    """The identity file."""
+    port: int = 0
+    """TCP and UDP port; 0 = any, kept over restarts."""
+    host: str = "0.0.0.0"
+    """IPv4 address to listen on."""
+
+
+class P2pd:
+    """One supervised p2pd. ``async with P2pd(config, on_restart) as p2pd: … p2pd.control …``"""
+
+    def __init__(self, config: P2pdConfig, on_restart: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """``on_restart`` gets the control address after each restart; its failure counts as another crash."""
+        self._config = config
+        self._on_restart = on_restart
+        self._binary = find_binary()
+        self._trace = config.home / "p2pd.pid"
+        self._directory: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._output: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._last_lines: deque[str] = deque(maxlen=8)
+        self.port = config.port
+        """The port in use once started."""
+        self.restarts = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def control(self) -> str:
+        """Multiaddr of the control socket, for ``P2P.replicate``."""
+        return f"/unix{self._directory}/p2pd.sock"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Returns when p2pd is ready; raises EnvironmentFault (port taken, home unusable, not ready in time …)."""
+        leftovers.reap(self._trace)
+        self.port = claim_port(self._config.host, self._config.port)
+        self._directory = _socket_directory()
+        try:
+            await self._launch()
+        except BaseException:
+            await self.stop()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise(), name="p2pd supervisor")
+
+    async def retire(self) -> None:
+        """Let p2pd end when its last client goes, and don't start it again: call before the transport closes."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+            self._supervisor = None
+
+    async def stop(self) -> None:
+        """Ends p2pd: asked first, killed after a while; nothing is left, not even a zombie."""
+        await self.retire()
+        await self._end_process()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+            with contextlib.suppress(OSError):
+                self._trace.unlink(missing_ok=True)
+
+    async def _launch(self) -> None:
+        """Start the process and wait for its ready line."""
+        ready = asyncio.get_running_loop().create_future()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                limit=_LINE_LIMIT,
+                env=os.environ | {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor"},
+                start_new_session=True,  # Ctrl-C is for the daemon, which then stops p2pd in order
+                preexec_fn=_die_with_parent(),
+            )
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot run {self._binary}: {error.strerror}",
+                remedy="reinstall hivemind for this machine's processor: pip install --force-reinstall hivemind",
+            ) from error
+        self._process = process
+        self._output = asyncio.create_task(self._read_output(process, ready), name="p2pd output")
+        assert self._directory is not None
+        leftovers.record(self._trace, pid=process.pid, directory=self._directory)
+        try:
+            async with asyncio.timeout(READY_S):
+                await ready
+        except TimeoutError as error:
+            raise EnvironmentFault(
+                f"p2pd was not ready after {READY_S:.0f} s", remedy="the machine may be overloaded; try again"
+            ) from error
+
+    def _command(self) -> list[str]:
+        host, port = self._config.host, self.port
+        listen = f"/ip4/{host}/tcp/{port},/ip4/{host}/udp/{port}/quic-v1"
+        return [
+            str(self._binary),
+            f"-id={self._config.key}",
+            f"-listen={self.control}",
+            f"-hostAddrs={listen}",
+            f"-idleTimeout={UNATTENDED_S}s",
+            "-noise=0",  # TLS between our peers: a fifth less time than Noise for a float32 round
+            "-tls=1",
+            "-relay=1",
+            "-relayService=0",  # stock limits would cut circuits after 128 KiB
+            "-autonat=1",
+            "-natPortMap=0",
+            "-connManager=1",
+            "-dhtServer=1",  # finds the addresses of peers that a directory answer names
+            "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
+        ]
+
+    async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = (await process.stdout.readline()).decode(errors="replace")
+            except ValueError:  # longer than any line worth reading
+                continue
+            if not line:
+                break
+            self._last_lines.append(line.strip())
+            if line.startswith("Control socket:") and not ready.done():
+                ready.set_result(None)
+            log.debug("p2pd: %s", line.strip())
+        code = await process.wait()
+        if not ready.done():
+            said = self._last_lines[-1] if self._last_lines else "nothing"
+            ready.set_exception(
+                EnvironmentFault(
+                    f"p2pd ended at once (exit {code}), saying: {said}",
+                    remedy="check the key file and reinstall hivemind: pip install --force-reinstall hivemind",
+                )
+            )
+
+    async def _supervise(self) -> None:
+        """Restart p2pd whenever it ends, ever slower; never gives up, network trouble does not end the daemon."""
+        delay = FIRST_RETRY_S
+        while True:
+            assert self._process is not None
+            born = time.monotonic()
+            code = await self._process.wait()
+            if time.monotonic() - born > STEADY_S:
+                delay = FIRST_RETRY_S
+            said = self._last_lines[-1] if self._last_lines else ""
+            log.warning("p2pd ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LAST_RETRY_S)
+            self.restarts += 1
+            await self._end_process()
+            try:
+                claim_port(self._config.host, self.port)
+                await self._launch()
+                if self._on_restart is not None:
+                    await self._on_restart(self.control)
+            except Exception as error:  # whatever goes wrong, the daemon lives on and tries again
+                log.warning("restarting p2pd failed: %s", error, exc_info=not isinstance(error, MurmurError))
+                await self._end_process()
+
+    async def _end_process(self) -> None:
+        process, output = self._process, self._output
+        if process is None:
+            return
+        for ask in (process.terminate, process.kill):
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    ask()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+                break
+        if output is not None:
+            output.cancel()
+            await asyncio.gather(output, return_exceptions=True)
+
+
+def find_binary() -> Path:
+    """The p2pd of the installed hivemind, found without importing it; raises EnvironmentFault."""
+    remedy = "install hivemind: pip install hivemind"
+    try:
+        path = Path(str(distribution("hivemind").locate_file("hivemind/hivemind_cli/p2pd")))
+    except PackageNotFoundError as error:
+        raise EnvironmentFault("hivemind, which brings p2pd, is not installed", remedy=remedy) from error
+    if not os.access(path, os.X_OK):
+        raise EnvironmentFault(f"{path} is missing or cannot be executed", remedy=remedy)
+    return path
+
+
+def claim_port(host: str, port: int) -> int:
+    """A port free for TCP and UDP: ``port``, or any when it is 0; raises EnvironmentFault.
+
+    Asked before p2pd starts, because two p2pd of one user share a TCP port without complaint (SO_REUSEPORT).
+    """
+    for _ in range(1 if port else _PORT_TRIES):
+        try:
+            with (
+                socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+            ):
+                tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT don't matter
+                tcp.bind((host, port))
+                claimed: int = tcp.getsockname()[1]
+                udp.bind((host, claimed))
+                return claimed
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise EnvironmentFault(
+                    f"cannot listen on {host} port {port}: {error.strerror}",
+                    remedy="choose another port with --p2p-port (0 = any)",
+                ) from error
+    raise EnvironmentFault(
+        f"port {port} is in use by another program" if port else "found no port free for both TCP and UDP",
+        remedy="stop that program, or choose another port with --p2p-port (0 = any)",
+    )
+
+
+def _socket_directory() -> Path:
+    """A private directory with a short path: a unix socket's may have 107 bytes."""
+    for parent in (None, "/tmp"):
+        try:
+            directory = Path(tempfile.mkdtemp(prefix="murmur-", dir=parent))
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot make a temporary directory: {error.strerror}", remedy="free some disk space or set TMPDIR"
+            ) from error
+        if len(str(directory)) <= 60:
+            return directory
+        directory.rmdir()
+    raise EnvironmentFault("the temporary directory's path is too long for a socket", remedy="set TMPDIR=/tmp")
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What the new process does before it becomes p2pd: ask the kernel to kill it when this process dies."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,327 @@
+"""Frames to and from the peers of one run, over libp2p streams that p2pd opens and encrypts.
+
+To each neighbour we hold one outgoing stream, for everything we send; what it sends comes on a stream that
+it opened. libp2p authenticates both ends, so a frame's sender is certain. Nothing here outlives ``close``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
+from multiaddr import Multiaddr
+from multiaddr.exceptions import Error as MultiaddrError
+
+from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.ids import PeerId, public_key
+
+from .handshake import Hello, difference
+from .links import Link, LinkConfig, PeerInfo
+from .stream import Counter, Ends, FrameStream, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from protocols.ports import Buffer, FrameHandler
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_ID = "/murmur/1/round"
+READ_AHEAD = 1 << 20
+"""Bytes that a stream's reader takes in before it holds the sender back."""
+
+ATTACH_S = 10.0
+"""For any request to our own p2pd."""
+
+_DAEMON_ERRORS = (OSError, asyncio.IncompleteReadError, P2PDaemonError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that crossed since the start, headers included: in total and as (sent, received) of each peer."""
+
+    sent: int
+    received: int
+    peers: Mapping[PeerId, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """What a transport says about itself and how patient it is."""
+
+    run: bytes
+    """Id of the run, 32 bytes."""
+    software: str
+    timing: Timing = Timing()
+
+
+class StreamTransport:
+    """``protocols.ports.Transport`` over p2pd."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        handler: FrameHandler,
+        *,
+        on_neighbours: Callable[[frozenset[PeerId]], None] | None = None,
+    ) -> None:
+        """``handler`` is awaited frame by frame, so a slow one slows its sender; a RemoteError hangs up."""
+        self._config = config
+        self._handler = handler
+        self._on_neighbours = on_neighbours
+        self._own = Hello(config.run, config.software)
+        self._p2p: P2P | None = None
+        self._control = ""
+        self._peer = PeerId("")
+        self._listen: tuple[str, ...] = ()
+        self._links: dict[PeerId, Link] = {}
+        self._counters: dict[PeerId, Counter] = {}
+        self._inbound: set[asyncio.Task[Any]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._known: frozenset[PeerId] = frozenset()
+        self._closed = False
+        self.hang_ups = 0
+        """How often a peer broke the protocol."""
+
+    @property
+    def peer(self) -> PeerId:
+        """This peer; known after ``start``."""
+        return self._peer
+
+    @property
+    def p2p(self) -> P2P:
+        """The attached hivemind client, for the directory; a new one after ``rebind``."""
+        if self._p2p is None:
+            raise LocalError("the transport is not attached to p2pd")
+        return self._p2p
+
+    async def start(self, control: str) -> None:
+        """Attach to the p2pd at this control multiaddr and take streams; raises TransportError."""
+        await self._attach(control)
+
+    async def rebind(self, control: str) -> None:
+        """Attach to a restarted p2pd and open all streams anew; raises TransportError."""
+        if self._closed:
+            return
+        await self._detach()
+        await self._attach(control)
+        for link in self._links.values():
+            link.hurry()
+
+    async def close(self) -> None:
+        """End all streams and tasks and detach; p2pd ends by itself if nobody else is attached."""
+        self._closed = True
+        await asyncio.gather(*(link.close() for link in list(self._links.values())))
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        self._links.clear()
+        await self._detach()
+
+    def neighbours(self) -> frozenset[PeerId]:
+        """Peers to which a handshaken stream is open."""
+        return frozenset(peer for peer, link in self._links.items() if link.stream is not None)
+
+    def addresses(self) -> list[str]:
+        """Own listen multiaddrs, each ending in ``/p2p/<own id>``."""
+        return [f"{address}/p2p/{self._peer}" for address in self._listen]
+
+    def peers_info(self) -> list[PeerInfo]:
+        """Every peer that we know or try to reach."""
+        return [link.info() for link in self._links.values()]
+
+    def traffic(self) -> Traffic:
+        """Bytes so far."""
+        peers = {peer: (counter.sent, counter.received) for peer, counter in self._counters.items()}
+        return Traffic(sum(sent for sent, _ in peers.values()), sum(got for _, got in peers.values()), peers)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[str]) -> None:
+        """Keep a stream to ``peer`` from now on; returns when the first is open, raises TransportError if it fails.
+
+        After a failure it is tried again in the background, ever more slowly.
+        """
+        if peer == self._peer:
+            raise LocalError("a peer does not connect to itself")
+        link = self._link(peer)
+        link.addresses = tuple(addresses) or link.addresses
+        link.hurry()
+        await link.ready()
+
+    async def forget(self, peer: PeerId) -> None:
+        """Close the streams with ``peer`` and stop trying to reach it."""
+        link = self._links.pop(peer, None)
+        if link is not None:
+            await link.close()
+            self._changed()
+
+    async def send(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
+        """Write one frame to a neighbour; see ``protocols.ports.Transport.send``. Raises TransportError."""
+        link = self._links.get(to)
+        if link is None or link.stream is None:
+            raise TransportError(to, link.error if link is not None and link.error else "no stream to this peer")
+        await link.stream.send(kind, payload)
+
+    async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
+        """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
+        try:
+            targets = [Multiaddr(address) for address in addresses]  # hivemind's own writes /p2p in a form p2pd refuses
+        except (MultiaddrError, ValueError) as error:
+            raise TransportError(peer, f"not an address: {error}") from error
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.CONNECT,
+            connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
+        )
+        _, (_, writer) = await self._ask(peer, request)
+        writer.close()
+
+    async def _attach(self, control: str) -> None:
+        path = control.removeprefix("/unix")
+        async with _deadline(self._peer, ATTACH_S):
+            # hivemind would put the client's socket into /tmp, and a crash would leave it there
+            client: Any = type("Client", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{PurePosixPath(path).parent}/"})
+            p2p = await client.replicate(HivemindMultiaddr(control))
+            self._p2p, self._control = p2p, path
+            self._peer = PeerId(p2p.peer_id.to_base58())
+            self._listen = tuple(str(address) for address in p2p._visible_maddrs)
+            await p2p.add_binary_stream_handler(PROTOCOL_ID, self._on_stream)
+
+    async def _detach(self) -> None:
+        inbound = list(self._inbound)
+        for task in inbound:
+            task.cancel()
+        await asyncio.gather(*inbound, return_exceptions=True)
+        p2p, self._p2p = self._p2p, None
+        if p2p is None:
+            return
+        control = p2p._client.control
+        tasks = [task for task in (p2p._listen_task, control._read_task, control._write_task) if task is not None]
+        await p2p.shutdown()
+        await asyncio.gather(*tasks, return_exceptions=True)  # hivemind cancels them but does not wait
+
+    def _link(self, peer: PeerId) -> Link:
+        public_key(peer)  # whoever has another kind of key cannot sign what we need
+        link = self._links.get(peer)
+        if link is None:
+            if self._closed:
+                raise TransportError(peer, "the transport is closed")
+            config = LinkConfig(self._own, self._config.timing, self._open, self._changed, self._drop)
+            link = self._links[peer] = Link(peer, config, self._counters.setdefault(peer, Counter()))
+        return link
+
+    def _drop(self, peer: PeerId) -> None:
+        log.info("%s: gave up after %.0f s", peer, self._config.timing.give_up_s)
+        ending = asyncio.create_task(self.forget(peer), name=f"forget {peer}")
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    def _changed(self) -> None:
+        known = self.neighbours()
+        if known != self._known:
+            self._known = known
+            if self._on_neighbours is not None:
+                self._on_neighbours(known)
+
+    async def _open(self, link: Link) -> FrameStream:
+        if link.addresses:
+            await self.dial(link.peer, link.addresses)
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.STREAM_OPEN,
+            streamOpen=p2pd_pb2.StreamOpenRequest(peer=_raw(link.peer), proto=[PROTOCOL_ID]),
+        )
+        response, ends = await self._ask(link.peer, request)
+        link.route = str(Multiaddr(response.streamInfo.addr))
+        return self._stream(link.peer, ends)
+
+    async def _ask(self, peer: PeerId, request: Any) -> tuple[Any, Ends]:
+        """One request to p2pd on a connection of its own, which becomes the stream when it opens one.
+
+        hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
+        """
+        async with _deadline(peer, self._config.timing.dial_s):
+            ends = await asyncio.open_unix_connection(self._control, limit=READ_AHEAD)
+            response = p2pd_pb2.Response()
+            try:
+                await write_pbmsg(ends[1], request)
+                await read_pbmsg_safe(ends[0], response)
+                if response.type == p2pd_pb2.Response.ERROR:
+                    raise TransportError(peer, response.error.msg)
+            except BaseException:
+                ends[1].transport.abort()
+                raise
+        return response, ends
+
+    def _stream(self, peer: PeerId, ends: Ends) -> FrameStream:
+        counter = self._counters.setdefault(peer, Counter())
+        return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
+
+    async def _on_stream(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer opened a stream to us. Nothing may escape: asyncio would only print it."""
+        peer = PeerId(info.peer_id.to_base58())
+        task = asyncio.current_task()
+        assert task is not None
+        self._inbound.add(task)
+        stream = self._stream(peer, (reader, writer))
+        try:
+            if await self._welcome(stream):
+                await self._serve(stream)
+        except TransportError as error:
+            log.debug("%s", error)
+        except RemoteError as error:
+            self.hang_ups += 1
+            log.warning("hung up on %s", error)
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+        except Exception:  # a defect of ours must neither kill the daemon nor pass unseen
+            log.exception("the handler of frames from %s failed", peer)
+        finally:
+            self._inbound.discard(task)
+            await stream.close()
+
+    async def _welcome(self, stream: FrameStream) -> bool:
+        """The receiving half of the handshake; False when we part."""
+        hello = await stream.listen()
+        public_key(stream.peer)
+        reason = difference(self._own, hello)
+        await stream.say(Hello(self._own.run, self._own.software, refusal=difference(hello, self._own)))
+        if reason:
+            log.warning("refused %s: %s", stream.peer, reason)
+        return not reason
+
+    async def _serve(self, stream: FrameStream) -> None:
+        link = self._link(stream.peer)
+        if link.inbound is not None:
+            link.inbound.abort("replaced by a newer stream")
+        link.inbound = stream
+        if link.stream is None:
+            link.hurry()  # it reached us, so we may reach it
+        try:
+            async with stream.beating():
+                while True:
+                    kind, payload = await stream.receive()
+                    await self._handler(stream.peer, kind, payload)
+        finally:
+            if link.inbound is stream:
+                link.inbound = None
+
+
+def _raw(peer: PeerId) -> bytes:
+    return PeerID.from_base58(peer).to_bytes()  # type: ignore[no-any-return]
+
+
+@contextlib.asynccontextmanager
+async def _deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
+    """Maps what a request to p2pd can raise to TransportError."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield
+    except TimeoutError as error:
+        raise TransportError(peer, f"no answer within {deadline_s:.0f} s") from error
+    except _DAEMON_ERRORS as error:
+        raise TransportError(peer, str(error) or type(error).__name__) from error
