@@ -4,171 +4,155 @@ Every expected error becomes one line and a remedy on stderr and the exit code o
 a traceback appears only with ``--debug``.
 """
 
-import sys
-from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, NoReturn
+from __future__ import annotations
 
-import typer
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
 
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
 from . import cli_run
+from .cli_flags import SIZES, Commands, at_least, common, port
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
-from .paths import Home, default_home
-
-app = typer.Typer(
-    name="murmur",
-    help="Train one model together with other people's machines.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(cli_run.app, name="run")
-
-HomeOption = Annotated[Path | None, typer.Option("--home", help="This peer's folder (environment: MURMUR_HOME).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Only JSON on stdout.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks and more log lines.")]
-Port = typer.Option(min=0, max=65535, help="0 = any.")
-SIZES = "nano, tiny, small or base"
+from .paths import Home
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"murmur {version('murmuration')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    _version_wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
-    ] = False,
-) -> None:
-    """Train one model together with other people's machines."""
-
-
-@app.command()
-def up(  # noqa: PLR0913 - a command's flags are its arguments
-    *,
-    run: Annotated[str, typer.Option(help="An embedded run's name or a signed manifest's path.")] = "shakespeare",
-    size: Annotated[str, typer.Option(help=f"Size of an embedded run's model: {SIZES}.")] = "tiny",
-    home: HomeOption = None,
-    p2p_port: Annotated[int, Port] = 0,
-    api_port: Annotated[int, Port] = 0,
-    rounds: Annotated[int, typer.Option(min=0, help="End after so many sealed rounds; 0 = open end.")] = 0,
-    alone: Annotated[bool, typer.Option("--alone", help="Never look for other peers.")] = False,
-    join: Annotated[list[str] | None, typer.Option(help="Address of a peer to dial; may be repeated.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of the trainer; 0 = all.")] = 0,
-    keep_checkpoints: Annotated[int, typer.Option(min=1, help="Sealed states kept on disk.")] = 2,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Train until Ctrl-C, `murmur stop`, or the last round."""
-    options = UpOptions(
-        home=home or default_home(),
-        run=run,
-        size=size,
-        p2p_port=p2p_port,
-        api_port=api_port,
-        rounds=rounds,
-        alone=alone,
-        join=tuple(join or ()),
-        threads=threads,
-        keep_checkpoints=keep_checkpoints,
-        json=json,
-        debug=debug,
+def parser() -> argparse.ArgumentParser:
+    """All commands and their flags."""
+    top = argparse.ArgumentParser(
+        prog="murmur", description="Train one model together with other people's machines.", allow_abbrev=False
     )
-    if alone and options.join:
+    top.add_argument("--version", action="store_true", help="show the version and end")
+    commands: Commands = top.add_subparsers(metavar="COMMAND")
+    _up(commands)
+    _simple(commands)
+    _swarm(commands)
+    cli_run.add(commands)
+    return top
+
+
+def _up(commands: Commands) -> None:
+    about = "train until Ctrl-C, `murmur stop`, or the last round"
+    up = commands.add_parser("up", help=about, description=about, parents=[common("home", "json")], allow_abbrev=False)
+    flag = up.add_argument
+    flag(
+        "--run", default=UpOptions.run, metavar="NAME|FILE", help="an embedded run, or a signed manifest (%(default)s)"
+    )
+    flag("--size", choices=SIZES, default=UpOptions.size, help="size of an embedded run's model (%(default)s)")
+    flag("--p2p-port", type=port, default=0, metavar="N", help="0 = any")
+    flag("--api-port", type=port, default=0, metavar="N", help="0 = any; written to HOME/api.json")
+    flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")
+    flag("--alone", action="store_true", help="never look for other peers")
+    flag("--join", action="append", default=[], metavar="ADDRESS", help="a peer to dial; may be repeated")
+    flag("--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all")
+    flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
+    up.set_defaults(command=_run_up)
+
+
+def _simple(commands: Commands) -> None:
+    for name, command, about in (
+        ("status", _run_status, "show what the daemon of this home is doing"),
+        ("stop", _run_stop, "end the daemon of this home and wait until it is gone"),
+    ):
+        flags = [common("home", "json")]
+        commands.add_parser(name, help=about, description=about, parents=flags, allow_abbrev=False).set_defaults(
+            command=command
+        )
+
+
+def _swarm(commands: Commands) -> None:
+    about = "start several real daemons on this machine that train one model; exit 0 only if every check holds"
+    swarm = commands.add_parser("swarm", help=about, description=about, parents=[common()], allow_abbrev=False)
+    flag = swarm.add_argument
+    flag("--peers", type=at_least(1), default=SwarmOptions.peers, metavar="N", help="real daemons (%(default)s)")
+    flag("--rounds", type=at_least(1), default=SwarmOptions.rounds, metavar="R", help="sealed rounds (%(default)s)")
+    flag(
+        "--seed", type=at_least(0), default=0, metavar="S", help="keys, manifest and data derive from it (%(default)s)"
+    )
+    flag("--size", choices=SIZES, help="model size")
+    flag("--steps", type=at_least(1), metavar="H", help="inner steps of a round")
+    flag("--codec", help="how updates are encoded")
+    flag("--rule", help="how updates are combined")
+    flag("--run", default=SwarmOptions.run, metavar="NAME|FILE", help="an embedded run, or a manifest (%(default)s)")
+    flag("--baseline", action="store_true", help="compare with one peer alone and with plain AdamW")
+    flag("--json", type=Path, metavar="FILE", help="write the report to FILE (- = stdout)")
+    flag("--trace", type=Path, metavar="DIR", help="keep every received frame in DIR")
+    flag("--keep", action="store_true", help="leave the peers' homes behind")
+    flag("--timeout", type=float, default=0.0, metavar="S", help="seconds for the whole swarm; 0 = none of its own")
+    swarm.set_defaults(command=_run_swarm)
+
+
+def _run_up(arguments: dict[str, Any]) -> int:
+    if arguments["alone"] and arguments["join"]:
         raise ConfigError("--alone never looks for peers, and --join names some", remedy="leave one of them out")
+    options = UpOptions(**{**arguments, "join": tuple(arguments["join"])})
     from . import daemon
 
-    raise typer.Exit(daemon.run(options))
+    return daemon.run(options)
 
 
-@app.command()
-def status(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show what the daemon of this home is doing."""
+def _run_swarm(arguments: dict[str, Any]) -> int:
+    options = SwarmOptions(**arguments)
+    from . import swarm
+
+    return swarm.run(options)
+
+
+def _run_status(arguments: dict[str, Any]) -> int:
     from . import client
 
-    raise typer.Exit(client.show_status(Home(home or default_home()), as_json=json))
+    return client.show_status(Home(arguments["home"]), as_json=arguments["json"])
 
 
-@app.command()
-def stop(home: HomeOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """End the daemon of this home and wait until it is gone."""
+def _run_stop(arguments: dict[str, Any]) -> int:
     from . import client
 
-    raise typer.Exit(client.stop(Home(home or default_home()), as_json=json))
-
-
-@app.command()
-def swarm(  # noqa: PLR0913 - a command's flags are its arguments
-    *,
-    peers: Annotated[int, typer.Option(min=1, max=64, help="Real daemons to start.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="Sealed rounds.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Keys, manifest and data derive from it.")] = 0,
-    size: Annotated[str | None, typer.Option(help=f"Model size: {SIZES}.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Inner steps of a round.")] = None,
-    codec: Annotated[str | None, typer.Option(help="How updates are encoded.")] = None,
-    rule: Annotated[str | None, typer.Option(help="How updates are combined.")] = None,
-    run: Annotated[str, typer.Option(help="An embedded run's name or a manifest's path.")] = "shakespeare",
-    baseline: Annotated[bool, typer.Option("--baseline", help="Compare with one peer alone and plain AdamW.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report to this file (- = stdout).")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Keep every received frame in this folder.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the peers' homes behind.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds for the whole swarm.")] = 0.0,
-    debug: DebugOption = False,
-) -> None:
-    """Start several real daemons on this machine that train one model; exit 0 only if every check holds."""
-    options = SwarmOptions(
-        peers=peers,
-        rounds=rounds,
-        seed=seed,
-        size=size,
-        steps=steps,
-        codec=codec,
-        rule=rule,
-        run=run,
-        baseline=baseline,
-        json=json,
-        trace=trace,
-        keep=keep,
-        timeout=timeout,
-        debug=debug,
-    )
-    from . import swarm as local_swarm
-
-    raise typer.Exit(local_swarm.run(options))
+    return client.stop(Home(arguments["home"]), as_json=arguments["json"])
 
 
 def report(error: MurmurError) -> Exit:
     """One line for ``error`` and one for its remedy on stderr; returns its exit code."""
-    typer.echo(f"murmur: {error}", err=True)
+    print(f"murmur: {error}", file=sys.stderr)
     if error.remedy:
-        typer.echo(f"  try: {error.remedy}", err=True)
+        print(f"  try: {error.remedy}", file=sys.stderr)
     return exit_code(error)
 
 
 def main() -> NoReturn:
     """The console script."""
-    debug = "--debug" in sys.argv
+    commands = parser()
+    arguments = vars(commands.parse_args())
+    if arguments.pop("version"):
+        from importlib.metadata import version
+
+        print(f"murmur {version('murmuration')}")
+        sys.exit(Exit.DONE)
+    command = arguments.pop("command", None)
+    if command is None:
+        commands.print_help(sys.stderr)
+        sys.exit(Exit.USAGE)
+    sys.exit(_guarded(command, arguments))
+
+
+def _guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
+    debug = bool(arguments["debug"])
     try:
-        app()
+        return command(arguments)
     except MurmurError as error:
         if debug:
             raise
-        sys.exit(report(error))
+        return report(error)
     except OSError as error:
         if debug:
             raise
-        sys.exit(report(EnvironmentFault(f"{error}", remedy="the same command with --debug shows where")))
+        return report(EnvironmentFault(str(error), remedy="the same command with --debug shows where"))
+    except KeyboardInterrupt:
+        return Exit.FAILED
     except Exception as error:  # the last resort of a command line: one line instead of a traceback
         if debug:
             raise
-        typer.echo(f"murmur: internal error: {type(error).__name__}: {error}", err=True)
-        typer.echo("  try: the same command with --debug shows where", err=True)
-        sys.exit(Exit.FAILED)
-    sys.exit(Exit.DONE)
+        text = f"internal error: {type(error).__name__}: {error}"
+        return report(MurmurError(text, remedy="the same command with --debug shows where"))

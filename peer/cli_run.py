@@ -1,126 +1,129 @@
 """``murmur run``: make, show, sign and verify manifests."""
 
+from __future__ import annotations
+
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from protocols.errors import ConfigError, EnvironmentFault
 
-from .paths import Home, default_home
+from .cli_flags import SIZES, Commands, at_least, common
+from .paths import Home
 
 if TYPE_CHECKING:
     from protocols.ids import PeerId
     from protocols.manifest import Manifest, ShardEntry
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, show, sign and verify manifests.")
-
-HomeOption = Annotated[Path | None, typer.Option("--home", help="This peer's folder (environment: MURMUR_HOME).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Only JSON on stdout.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-FileArgument = Annotated[Path, typer.Argument(help="A manifest (- = stdin).")]
+Command = Callable[[dict[str, Any]], int]
 
 
-@app.command()
-def init(  # noqa: PLR0913 - a command's flags are its arguments
-    *,
-    data: Annotated[Path | None, typer.Option(help="A folder of text files; left out: the 38 plays.")] = None,
-    name: Annotated[str | None, typer.Option(help="The run's name; default: the data's.")] = None,
-    size: Annotated[str, typer.Option(help="Model size: nano, tiny, small or base.")] = "tiny",
-    seed: Annotated[int, typer.Option(min=0, help="Data and first parameters derive from it.")] = 0,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of the run; 0 = open end.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Inner steps of a round.")] = 25,
-    codec: Annotated[str, typer.Option(help="How updates are encoded: float32, bf16, int8 or int4.")] = "float32",
-    rule: Annotated[str, typer.Option(help="How updates are combined: default or mean.")] = "default",
-    probation: Annotated[int, typer.Option(min=0, help="Sealed commits until a newcomer votes.")] = 0,
-    founder: Annotated[list[str] | None, typer.Option(help="Another founder's peer id; may be repeated.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file, not to stdout.")] = None,
-    home: HomeOption = None,
-    debug: DebugOption = False,
-) -> None:
-    """Write a new manifest, signed by this home's key, which becomes a founder."""
+def add(commands: Commands) -> None:
+    """Put ``run`` and its four verbs among the commands."""
+    about = "make, show, sign and verify manifests"
+    run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
+    verbs: Commands = run.add_subparsers(metavar="VERB", required=True)
+    _init_flags(verbs)
+    for name, command, flags, help_text in (
+        ("show", _show, ("json",), "print a manifest, its run id and who signed it"),
+        ("sign", _sign, ("home",), "sign a manifest in place with this home's key, which must be a founder's"),
+        ("verify", _verify, ("json",), "exit 0 when a founder has signed exactly this manifest, else 2"),
+    ):
+        verb = verbs.add_parser(
+            name, help=help_text, description=help_text, parents=[common(*flags)], allow_abbrev=False
+        )
+        verb.add_argument("file", type=Path, metavar="FILE", help="a manifest (- = stdin)")
+        verb.set_defaults(command=command)
+
+
+def _init_flags(verbs: Commands) -> None:
+    about = "write a new manifest, signed by this home's key, which becomes a founder"
+    init = verbs.add_parser("init", help=about, description=about, parents=[common("home")], allow_abbrev=False)
+    flag = init.add_argument
+    flag("--data", type=Path, metavar="DIR", help="a folder of text files; left out: the 38 plays")
+    flag("--name", help="the run's name; left out: the data's")
+    flag("--size", choices=SIZES, default="tiny", help="model size (%(default)s)")
+    flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
+    flag("--rounds", type=at_least(0), default=0, metavar="R", help="rounds of the run; 0 = open end")
+    flag("--steps", type=at_least(1), default=25, metavar="H", help="inner steps of a round (%(default)s)")
+    flag("--codec", default="float32", help="how updates are encoded: float32, bf16, int8 or int4 (%(default)s)")
+    flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
+    flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
+    flag("--founder", action="append", default=[], metavar="ID", help="another founder; may be repeated")
+    flag("-o", "--output", type=Path, metavar="FILE", help="write to FILE, not to stdout")
+    init.set_defaults(command=_init)
+
+
+def _init(arguments: dict[str, Any]) -> int:
     from protocols.manifest import render, sign
     from protocols.manifest_defaults import Choices, default_manifest
 
     from .identity import Identity
 
-    data_name, shards = _shards(data)
-    choices = Choices(
-        name=name or data_name,
-        data=data_name,
-        seed=seed,
-        rounds=rounds,
-        size=size,
-        steps=steps,
-        codec=codec,
-        rule=rule,
-        probation=probation,
-    )
-    identity = Identity.load_or_create(_home(home).key)
-    manifest = default_manifest(choices, founders=_founders(identity.peer, founder), shards=shards)
-    _write(output, render(sign(manifest, identity.peer, identity.sign)))
+    data_name, shards = _shards(arguments["data"])
+    kept = ("seed", "rounds", "size", "steps", "codec", "rule", "probation")
+    choices = Choices(name=arguments["name"] or data_name, data=data_name, **{name: arguments[name] for name in kept})
+    identity = Identity.load_or_create(_home(arguments).key)
+    manifest = default_manifest(choices, founders=_founders(identity.peer, arguments["founder"]), shards=shards)
+    _write(arguments["output"], render(sign(manifest, identity.peer, identity.sign)))
+    return 0
 
 
-@app.command()
-def show(*, file: FileArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Print a manifest, its run id and who signed it."""
-    from json import dumps
-
+def _show(arguments: dict[str, Any]) -> int:
     from protocols.manifest import render, run_id, to_plain
 
-    manifest = _read(file)
+    manifest = _read(arguments["file"])
     signer = manifest.signature.peer if manifest.signature else None
     name = run_id(manifest).hex()
-    if json:
-        typer.echo(dumps({"schema": 1, "run_id": name, "signed_by": signer, "manifest": to_plain(manifest)}))
-        return
-    typer.echo(f"# run {name}\n# {f'signed by {signer}' if signer else 'not signed'}\n{render(manifest)}", nl=False)
+    if arguments["json"]:
+        print(json.dumps({"schema": 1, "run_id": name, "signed_by": signer, "manifest": to_plain(manifest)}))
+    else:
+        print(f"# run {name}\n# {f'signed by {signer}' if signer else 'not signed'}\n{render(manifest)}", end="")
+    return 0
 
 
-@app.command()
-def sign(*, file: FileArgument, home: HomeOption = None, debug: DebugOption = False) -> None:
-    """Sign a manifest in place with this home's key, which must be a founder's."""
-    from protocols import manifest as manifests
+def _sign(arguments: dict[str, Any]) -> int:
+    from protocols.manifest import render, sign
     from protocols.manifest_text import parse_unsigned
 
     from .identity import Identity
 
-    identity = Identity.load_or_create(_home(home).key)
+    file: Path = arguments["file"]
     # An edited manifest carries a signature that no longer holds; signing anew is the remedy.
-    manifest = manifests.sign(parse_unsigned(_text(file)), identity.peer, identity.sign)
-    _write(None if str(file) == "-" else file, manifests.render(manifest))
+    manifest = parse_unsigned(_text(file))
+    identity = Identity.load_or_create(_home(arguments).key)
+    _write(None if str(file) == "-" else file, render(sign(manifest, identity.peer, identity.sign)))
+    return 0
 
 
-@app.command()
-def verify(*, file: FileArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Exit 0 when a founder has signed exactly this manifest, else 2."""
-    from json import dumps
+def _verify(arguments: dict[str, Any]) -> int:
+    from protocols.manifest import run_id, verify
 
-    from protocols import manifest as manifests
-
-    manifest = _read(file)
-    signer, name = manifests.verify(manifest), manifests.run_id(manifest).hex()
-    if json:
-        typer.echo(dumps({"schema": 1, "run_id": name, "signed_by": signer}))
+    manifest = _read(arguments["file"])
+    signer, name = verify(manifest), run_id(manifest).hex()
+    if arguments["json"]:
+        print(json.dumps({"schema": 1, "run_id": name, "signed_by": signer}))
     else:
-        typer.echo(f"run {name}, signed by its founder {signer}")
+        print(f"run {name}, signed by its founder {signer}")
+    return 0
 
 
-def _home(chosen: Path | None) -> Home:
-    home = Home(chosen or default_home())
+def _home(arguments: dict[str, Any]) -> Home:
+    home = Home(arguments["home"])
     home.create()
     return home
 
 
-def _founders(own: "PeerId", others: list[str] | None) -> "list[PeerId]":
+def _founders(own: PeerId, others: list[str]) -> list[PeerId]:
     from protocols.ids import PeerId
 
-    return list(dict.fromkeys([own, *map(PeerId, others or ())]))
+    return list(dict.fromkeys([own, *map(PeerId, others)]))
 
 
-def _shards(folder: Path | None) -> "tuple[str, list[ShardEntry]]":
+def _shards(folder: Path | None) -> tuple[str, list[ShardEntry]]:
     from protocols.manifest import ShardEntry
 
     from . import corpus
@@ -138,7 +141,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].strip("-") or "data"
 
 
-def _read(file: Path) -> "Manifest":
+def _read(file: Path) -> Manifest:
     from protocols.manifest_text import parse
 
     return parse(_text(file))
@@ -158,10 +161,10 @@ def _text(file: Path) -> str:
 
 def _write(file: Path | None, text: str) -> None:
     if file is None:
-        typer.echo(text, nl=False)
+        print(text, end="")
         return
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise EnvironmentFault(f"cannot write {file}: {error.strerror}", remedy="choose another place") from error
-    typer.echo(f"wrote {file}", err=True)
+    print(f"wrote {file}", file=sys.stderr)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from protocols.errors import EnvironmentFault, LocalError
 
@@ -76,9 +75,9 @@ def show_status(home: Home, *, as_json: bool) -> Exit:
         status = request(home, "GET", "/api/v1/status")
     except NoDaemon:
         if as_json:
-            typer.echo(json.dumps(STOPPED))
+            print(json.dumps(STOPPED))
         raise
-    typer.echo(json.dumps(status) if as_json else screen(status))
+    print(json.dumps(status) if as_json else screen(status))
     return Exit.DONE
 
 
@@ -87,7 +86,7 @@ def stop(home: Home, *, as_json: bool) -> Exit:
     pid = address(home).pid
     request(home, "POST", "/api/v1/stop")
     if not as_json:
-        typer.echo("stopping: the step is finished and the state is written first", err=True)
+        print("stopping: the step is finished and the state is written first", file=sys.stderr)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _alive(pid):
         if time.monotonic() > deadline:
@@ -95,7 +94,7 @@ def stop(home: Home, *, as_json: bool) -> Exit:
                 f"process {pid} still runs after {STOP_TIMEOUT_S:.0f} s", remedy=f"look at {home.log}, or `kill {pid}`"
             )
         time.sleep(POLL_S)
-    typer.echo(json.dumps(STOPPED) if as_json else "stopped")
+    print(json.dumps(STOPPED) if as_json else "stopped")
     return Exit.DONE
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UpOptions:
     """One daemon."""
 
@@ -18,6 +18,8 @@ class UpOptions:
     """An embedded run's name, or the path of a signed manifest."""
     size: str = "tiny"
     """Model size of an embedded run; a manifest has its own."""
+    data: Path | None = None
+    """Folder of the run's text files; None = the embedded corpus."""
     p2p_port: int = 0
     """0 = any."""
     api_port: int = 0
@@ -37,7 +39,7 @@ class UpOptions:
     debug: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SwarmOptions:
     """A swarm of real daemons on this machine, in temporary homes."""
 

@@ -1,0 +1,57 @@
+"""Flags that several commands share, and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .paths import default_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Commands = Any
+"""What ``add_subparsers`` returns; argparse does not name its type."""
+
+SIZES = ("nano", "tiny", "small", "base")
+
+
+def common(*names: str) -> argparse.ArgumentParser:
+    """``--debug``, and of ``--home`` and ``--json`` those that are named, as a parent of a command's parser."""
+    flags = argparse.ArgumentParser(add_help=False)
+    if "home" in names:
+        flags.add_argument(
+            "--home", type=_home, default=default_home(), metavar="DIR", help="this peer's folder (or MURMUR_HOME)"
+        )
+    if "json" in names:
+        flags.add_argument("--json", action="store_true", help="only JSON on stdout")
+    flags.add_argument("--debug", action="store_true", help="show tracebacks and more log lines")
+    return flags
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """An integer of at least ``low``."""
+
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {low}")
+        return value
+
+    return integer
+
+
+def port(text: str) -> int:
+    """A port, or 0 for any."""
+    value = at_least(0)(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"{value} is not a port")
+    return value
+
+
+def _home(text: str) -> Path:
+    return Path(text).expanduser()
