@@ -1,0 +1,94 @@
+"""Merkle trees over BLAKE3, and the leaves the protocol hashes into them.
+
+Inner nodes and the root are hashed under names of their own, a node without a neighbour
+moves up unchanged, and the root binds the number of leaves: no path is valid under two
+indices or two tree sizes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from .ids import HASH_BYTES, Hash, PeerId, digest
+
+
+class Tree:
+    """A tree over at least one 32-byte leaf; raises ValueError for none, or a leaf of another size."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        if not leaves:
+            raise ValueError("a Merkle tree needs a leaf")
+        if any(len(leaf) != HASH_BYTES for leaf in leaves):
+            raise ValueError("a Merkle leaf has 32 bytes")
+        level = [Hash(bytes(leaf)) for leaf in leaves]
+        self._levels = [level]
+        while len(level) > 1:
+            level = [_node(level[i], level[i + 1]) if i + 1 < len(level) else level[i] for i in range(0, len(level), 2)]
+            self._levels.append(level)
+        self.root = _root(len(leaves), level[0])
+
+    def __len__(self) -> int:
+        return len(self._levels[0])
+
+    def path(self, index: int) -> tuple[Hash, ...]:
+        """Neighbours from leaf ``index`` up to the root; raises ValueError where there is no such leaf."""
+        if not 0 <= index < len(self):
+            raise ValueError(f"leaf {index} of a tree with {len(self)} leaves")
+        path = []
+        for level in self._levels[:-1]:
+            if index ^ 1 < len(level):
+                path.append(level[index ^ 1])
+            index //= 2
+        return tuple(path)
+
+
+def path_length(index: int, count: int) -> int:
+    """Hashes in the path of leaf ``index`` in a tree of ``count`` leaves; raises ValueError for no such leaf."""
+    if not 0 <= index < count:
+        raise ValueError(f"leaf {index} of a tree with {count} leaves")
+    length = 0
+    while count > 1:
+        length += index ^ 1 < count
+        index, count = index // 2, (count + 1) // 2
+    return length
+
+
+def verify(root: bytes, leaf: bytes, *, index: int, count: int, path: Sequence[bytes]) -> bool:
+    """Whether ``leaf`` is leaf ``index`` of the ``count`` leaves under ``root``. False, never an error, for nonsense."""
+    if not 0 <= index < count or len(path) != path_length(index, count):
+        return False
+    if any(len(each) != HASH_BYTES for each in (leaf, *path)):
+        return False
+    node, left = Hash(bytes(leaf)), count
+    neighbours = iter(path)
+    while left > 1:
+        if index ^ 1 < left:
+            other = next(neighbours)
+            node = _node(other, node) if index & 1 else _node(node, other)
+        index, left = index // 2, (left + 1) // 2
+    return _root(count, node) == root
+
+
+def leaf_hash(  # noqa: PLR0913 - one argument for each field that protocol.md 5.3 binds
+    run: bytes, cell: str, parent: bytes, peer: PeerId, index: int, norm2: float, data_hash: bytes
+) -> Hash:
+    """Leaf of part ``index`` of a peer's update: its owner, place, squared norm (f64) and encoded bytes (5.3)."""
+    return digest(b"leaf", run, cell.encode(), parent, peer.encode(), _u64(index), struct.pack("<d", norm2), data_hash)
+
+
+def result_leaf(freeze_core: bytes, index: int, data_hash: bytes) -> Hash:
+    """Leaf of result part ``index`` of the round that froze as ``freeze_core`` (5.7)."""
+    return digest(b"result", freeze_core, _u64(index), data_hash)
+
+
+def _node(left: bytes, right: bytes) -> Hash:
+    return digest(b"node", left, right)
+
+
+def _root(count: int, top: bytes) -> Hash:
+    return digest(b"root", _u64(count), top)
+
+
+def _u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")

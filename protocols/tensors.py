@@ -1,0 +1,47 @@
+"""A flat vector and its parts: 32,768 values that are hashed, sent, reduced and proven as one (protocol.md, words)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+PART_VALUES = 32_768
+"""Values of a part; only the last part of a vector may be shorter."""
+
+BLOCK = 65_536
+"""Values worked on at a time, so that an operand and its scratch stay in the cache."""
+
+
+def part_count(values: int) -> int:
+    """How many parts a vector of ``values`` has; raises ValueError for an empty one."""
+    if values < 1:
+        raise ValueError(f"a vector of {values} values has no parts")
+    return -(-values // PART_VALUES)
+
+
+def part_bounds(k: int, values: int) -> tuple[int, int]:
+    """Start and stop of part ``k`` in a vector of ``values``; raises ValueError where there is no such part."""
+    count = part_count(values)
+    if not 0 <= k < count:
+        raise ValueError(f"part {k} of a vector with {count} parts")
+    start = k * PART_VALUES
+    return start, min(start + PART_VALUES, values)
+
+
+def part_view(vector: Vector, k: int) -> Vector:
+    """Part ``k`` of a one-dimensional vector, sharing its memory; raises ValueError as ``part_bounds`` does."""
+    start, stop = part_bounds(k, len(vector))
+    return vector[start:stop]
+
+
+def is_finite(values: Vector) -> bool:
+    """Whether no value of the one-dimensional array is NaN or infinite."""
+    return all(bool(np.isfinite(values[start : start + BLOCK]).all()) for start in range(0, len(values), BLOCK))
+
+
+def check_vector(values: Vector, name: str) -> None:
+    """Raises ValueError unless ``values`` is a contiguous float32 array of one dimension with at least one value."""
+    if not values.size or values.ndim != 1 or values.dtype != np.float32 or not values.flags.c_contiguous:
+        raise ValueError(f"{name} is not a contiguous one-dimensional float32 array with values")
