@@ -42,6 +42,7 @@ def _up(commands: Commands) -> None:
         "--run", default=UpOptions.run, metavar="NAME|FILE", help="an embedded run, or a signed manifest (%(default)s)"
     )
     flag("--size", choices=SIZES, default=UpOptions.size, help="size of an embedded run's model (%(default)s)")
+    flag("--data", type=Path, metavar="DIR", help="where the text files of a manifest's run are")
     flag("--p2p-port", type=port, default=0, metavar="N", help="0 = any")
     flag("--api-port", type=port, default=0, metavar="N", help="0 = any; written to HOME/api.json")
     flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")

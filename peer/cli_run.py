@@ -129,11 +129,10 @@ def _shards(folder: Path | None) -> tuple[str, list[ShardEntry]]:
     from . import corpus
 
     if folder is None:
-        return corpus.NAME, [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in corpus.SHARDS]
-    from .data import from_folder
-
-    found = [shard.entry for shard in from_folder(folder)]
-    return slug(folder.resolve().name), [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in found]
+        name, entries = corpus.NAME, corpus.SHARDS
+    else:
+        name, entries = slug(folder.resolve().name), tuple(shard.entry for shard in corpus.from_folder(folder))
+    return name, [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in entries]
 
 
 def slug(name: str) -> str:
