@@ -12,7 +12,7 @@ import msgpack
 
 from protocols.errors import LocalError
 
-LIMIT = 1 << 20
+LIMIT = 4 << 20
 """Bytes of a message; the largest is the configuration with its list of shards."""
 
 PREFIX = 4

@@ -98,6 +98,7 @@ class Worker:
         """
         self._slots = Slots.create(self._config.parameters)
         self._supervisor = asyncio.create_task(self._supervise(), name="trainer supervisor")
+        self._supervisor.add_done_callback(self._supervised)
         try:
             await self._until_ready()
         except BaseException:
@@ -129,7 +130,7 @@ class Worker:
                 self._send("stop")
                 await asyncio.wait({self._supervisor}, timeout=STOP_S)
             self._supervisor.cancel()
-            await asyncio.wait({self._supervisor})
+            await asyncio.wait({self._supervisor}, timeout=STOP_S)
             self._supervisor = None
         self._fail(LocalError("the trainer was stopped"))
         if self._slots is not None:
@@ -141,6 +142,8 @@ class Worker:
             await self._drain()
             if self._slots is None or not self._ready.is_set():
                 raise TrainerLost("the trainer is being restarted")
+            if vector.shape != self._slots.start.shape:
+                raise LocalError(f"a vector of shape {vector.shape} for {self._slots.start.shape} parameters")
             np.copyto(self._slots.start, vector, casting="no")
             self._request += 1
             future: asyncio.Future[channel.Message] = asyncio.get_running_loop().create_future()
@@ -169,6 +172,7 @@ class Worker:
         while not future.done():
             left = self._heard + self._stall_s - clock()
             if left <= 0:
+                self._ready.clear()
                 self._kill()
                 self._fail(TrainerLost(f"the trainer said nothing for {self._stall_s:.0f} s and was killed"))
                 break
@@ -218,25 +222,28 @@ class Worker:
         except OSError as error:
             ours.close()
             return error.strerror or str(error)
+        tail = asyncio.create_task(_tail(process), name="trainer stderr")
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-            tail = asyncio.create_task(_tail(process), name="trainer stderr")
             self._send("setup", config=self._config.to_plain())
             await self._listen(reader)
-            self._kill()
-            text = (await tail).strip().splitlines()
-            return text[-1] if text else f"exit status {await process.wait()}"
+            # Having hung up it is ending; a kill right now would race with asyncio's reaping and lose its status.
+            await asyncio.wait({tail}, timeout=STOP_S)
         finally:
             self._ready.clear()
-            self._kill()
-            await process.wait()
+            if not tail.done():
+                self._kill()
+            status = await process.wait()
+            await asyncio.wait({tail})
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+        lines = tail.result().strip().splitlines()
+        return lines[-1] if lines else f"exit status {status}"
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Take replies until the channel ends."""
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError, LocalError):
             while True:
                 size = channel.size_of(await reader.readexactly(channel.PREFIX))
                 self._receive(channel.decode(await reader.readexactly(size)))
@@ -265,6 +272,11 @@ class Worker:
             future.set_exception(LocalError("the window was abandoned"))
         else:
             future.set_result(message)
+
+    def _supervised(self, task: asyncio.Task[None]) -> None:
+        """Nobody awaits the supervisor while it works: its own failure must reach whoever waits for the trainer."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(LocalError(f"the trainer's supervisor failed: {error!r}"))
 
     def _break(self, error: MurmurError) -> None:
         """The trainer cannot work on this machine: every request gets ``error``."""

@@ -43,7 +43,7 @@ SIZES = MappingProxyType(
         "base": Shape(width=768, layers=14, heads=12, context=512),
     }
 )
-"""81,648, 387,744, 10,916,736 and 99,920,640 parameters at their default contexts."""
+"""81,648, 387,744, 10,916,736 and 99,899,136 parameters at their default contexts."""
 
 
 @dataclass(frozen=True, slots=True)
