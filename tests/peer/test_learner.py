@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,13 +48,12 @@ def test_one_peer_that_keeps_its_moments_is_adamw() -> None:
     load_flat(model, START)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     gains = [p for p in model.parameters() if p.ndim == 1]
-    adamw = torch.optim.AdamW(
-        [{"params": matrices}, {"params": gains, "weight_decay": 0.0}], lr=5e-3, betas=(0.9, 0.95), weight_decay=0.05
-    )
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": gains, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.05)
     for parent in PARENTS:
         for step in range(5):
             adamw.zero_grad()
-            model.loss(torch.from_numpy(data().batch(5, parent, "a", step=step, rows=16))).backward()
+            model.loss(torch.from_numpy(data().batch(5, parent, "a", step=step, rows=16))).backward()  # type: ignore[no-untyped-call]
             adamw.step()
     want = np.empty_like(START)
     flatten(model, want)
@@ -77,7 +77,7 @@ def test_one_step_of_sgd_a_round_is_data_parallel_sgd() -> None:
     for parent in PARENTS:
         together = np.concatenate([data().batch(5, parent, peer, step=0, rows=16) for peer in peers])
         model.zero_grad()
-        model.loss(torch.from_numpy(together)).backward()
+        model.loss(torch.from_numpy(together)).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for parameter in model.parameters():
                 assert parameter.grad is not None
@@ -166,4 +166,4 @@ def test_impossible_inner_settings_are_refused(wrong: dict[str, object]) -> None
 def test_a_window_is_either_steps_or_seconds() -> None:
     for fields in ({}, {"steps": 1, "seconds": 1.0}, {"steps": 0}, {"seconds": float("nan")}):
         with pytest.raises(ConfigError):
-            Window(PARENTS[0], "a", **fields)  # type: ignore[arg-type]
+            Window(PARENTS[0], "a", **fields)

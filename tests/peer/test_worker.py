@@ -69,6 +69,7 @@ async def first_progress(worker: Worker, window: Window) -> asyncio.Task[object]
     return task
 
 
+@pytest.mark.real
 def test_a_window_has_the_bits_of_the_same_window_anywhere_on_this_machine() -> None:
     async def train() -> np.ndarray:
         worker = Worker(CONFIG, threads=1)
@@ -92,6 +93,7 @@ def test_a_window_has_the_bits_of_the_same_window_anywhere_on_this_machine() -> 
     assert np.array_equal(asyncio.run(train()), asyncio.run(train()))
 
 
+@pytest.mark.real
 def test_a_dead_trainer_is_replaced_and_the_window_can_be_asked_for_again() -> None:
     async def scenario() -> None:
         worker = Worker(CONFIG, threads=1)
@@ -115,6 +117,7 @@ def test_a_dead_trainer_is_replaced_and_the_window_can_be_asked_for_again() -> N
     asyncio.run(scenario())
 
 
+@pytest.mark.real
 def test_an_abandoned_window_makes_room_for_the_next_and_stop_does_not_wait_for_one() -> None:
     async def scenario() -> None:
         worker = Worker(CONFIG, threads=1)
@@ -142,6 +145,7 @@ def test_an_abandoned_window_makes_room_for_the_next_and_stop_does_not_wait_for_
     asyncio.run(scenario())
 
 
+@pytest.mark.real
 def test_a_silent_trainer_is_killed_while_it_works_and_when_it_should_stop() -> None:
     async def scenario() -> None:
         worker = Worker(CONFIG, threads=1, stall_s=1.0)
@@ -188,6 +192,7 @@ def test_a_trainer_that_cannot_start_is_an_environment_fault(monkeypatch: pytest
         asyncio.run(Worker(CONFIG).start())
 
 
+@pytest.mark.real
 def test_the_trainer_ends_when_its_daemon_is_killed() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment) as parent:
