@@ -1,0 +1,309 @@
+"""The daemon: puts the parts together, owns them, and ends them in order. Decides nothing of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import psutil
+import uvloop
+
+from protocols.errors import LocalError
+from protocols.ids import PROTOCOL, short
+from protocols.manifest import Manifest, run_id
+from protocols.outer import state_root
+from protocols.reduce import self_test
+from protocols.round.chain import Head, seal_zero
+from protocols.round.effects import Final, Phase, Sealed, Setting, Train, Trouble, Votes, Window
+from protocols.round.machine import Machine
+from protocols.statements import Scope
+
+from . import status as st
+from .api import ApiServer
+from .corpus import NAME as SHAKESPEARE
+from .exits import Exit
+from .identity import Identity
+from .journal import Journal
+from .lock import hold
+from .logs import start_logging
+from .models import initial_vector
+from .outbox import Outbox
+from .paths import Home
+from .reporter import Reporter
+from .runs import load_run
+from .session import Parts, Session
+from .settings import CELL, round_setting, train_config
+from .state import Checkpoint, StateStore
+from .training import TrainConfig
+from .training import Window as TrainWindow
+from .worker import TrainerLost, Worker
+
+if TYPE_CHECKING:
+    from .options import UpOptions
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 10.0
+"""After the last round: how long to wait for its seal to become final, so that the others get our votes."""
+PULSE_S = 1.0
+"""How often figures that nobody reports (memory, traffic, waiting) are read for the status."""
+TRAINER_TRIES = 3
+"""A window is asked for this often before the daemon gives up on its trainer."""
+
+
+def run(options: UpOptions) -> int:
+    """``murmur up``: returns the exit code. Raises MurmurError for what a person has to mend."""
+    home = Home(options.home)
+    home.create()
+    with hold(home.lock):
+        start_logging(home.log, debug=options.debug)
+        return uvloop.run(_supervised(Daemon(options, home)))
+
+
+async def _supervised(daemon: Daemon) -> int:
+    """Run the daemon until it ends by itself or a signal asks it to."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, daemon.stop)
+    return await daemon.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a daemon serves: the manifest and what follows from it."""
+
+    manifest: Manifest
+    scope: Scope
+    setting: Setting
+    training: TrainConfig
+
+
+class Daemon:
+    """One peer of one run."""
+
+    def __init__(self, options: UpOptions, home: Home) -> None:
+        self._options, self._home = options, home
+        self._identity = Identity.load_or_create(home.key)
+        self._run = self._load_run()
+        self._store = StateStore(
+            home.run(self._run.scope.run), self._run.scope, self._run.setting.values, options.keep_checkpoints
+        )
+        self._reporter = self._make_reporter()
+        self._worker = Worker(self._run.training, threads=options.threads, progress=self._on_progress)
+        self._stopping = asyncio.Event()
+        self._machine: Machine | None = None
+        self._evaluations: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Ask the daemon to end; what is sealed stays."""
+        self._reporter.apply(st.StateChanged("stopping", time.time()))
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Start every part, train, and end every part; returns the exit code."""
+        self_test()
+        async with AsyncExitStack() as stack:
+            api = ApiServer(self._home, snapshot=lambda: st.to_json(self._reporter.status), stop=self.stop)
+            await api.start(self._options.api_port)
+            stack.push_async_callback(api.close)
+            self._greet()
+            await self._worker.start()
+            stack.push_async_callback(self._worker.stop)
+            session, outbox = await self._start_session(stack)
+            await self._until_done(session, outbox)
+        self._reporter.say(f"stopped at sealed round {self._head().round}", event="stopped", round=self._head().round)
+        return Exit.DONE
+
+    async def _start_session(self, stack: AsyncExitStack) -> tuple[Session, Outbox | None]:
+        checkpoint = await asyncio.to_thread(self._checkpoint)
+        self._machine = Machine(
+            self._run.scope,
+            self._identity.peer,
+            self._run.setting,
+            checkpoint.head,
+            (checkpoint.params, checkpoint.momentum),
+        )
+        journal = Journal(self._store.journal_path, self._run.scope, self._identity.peer, self._identity.sign)
+        stack.callback(journal.close)
+        parts = Parts(
+            self._run.scope, self._machine, journal, self._store, self._train, time.monotonic, checkpoint.drift
+        )
+        return await self._connect(stack, parts)
+
+    async def _connect(self, stack: AsyncExitStack, parts: Parts) -> tuple[Session, Outbox | None]:
+        if self._options.alone:
+            return Session(parts, self, None), None
+        from .network import Network
+
+        network = Network(self._options, self._home, self._run.scope.run, self._identity, self._reporter)
+        outbox = Outbox(network.transport)
+        session = Session(parts, self, outbox)
+        stack.push_async_callback(outbox.close)
+        stack.push_async_callback(network.close)
+        self._reporter.traffic = network.traffic
+        await network.start(session)
+        return session, outbox
+
+    async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
+        """Train until told to stop, until the last round is final, or until a part fails."""
+        tasks = {
+            "session": asyncio.create_task(session.run(), name="session"),
+            "pulse": asyncio.create_task(self._pulse(), name="pulse"),
+            "stop": asyncio.create_task(self._stopping.wait(), name="stop"),
+            "finished": asyncio.create_task(self._finished(session, outbox), name="finished"),
+        }
+        self._reporter.apply(st.StateChanged("training", time.time()))
+        try:
+            done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            everything = [*tasks.values(), *self._evaluations]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+
+    async def _finished(self, session: Session, outbox: Outbox | None) -> None:
+        """Returns when the last round is sealed, measured, shown and final (or has had its time for that)."""
+        await session.stopping.wait()
+        self._reporter.apply(st.StateChanged("finishing", time.time()))
+        if self._evaluations:
+            await asyncio.gather(*self._evaluations, return_exceptions=True)
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await session.finished.wait()
+                if outbox is not None:
+                    await asyncio.sleep(PULSE_S)  # late votes of slower neighbours, for the record
+                    await outbox.drained()
+        except TimeoutError:
+            log.warning("the last seal did not become final within %.0f s", LINGER_S)
+
+    async def on_sealed(self, effect: Sealed) -> bool:
+        """Log the round, and measure the held-out loss before the next window begins."""
+        going_on = await self._reporter.on_sealed(effect)
+
+        async def show() -> None:
+            await self._reporter.held_out(effect.record, lambda: self._worker.evaluate(effect.params))
+
+        task = asyncio.create_task(show(), name="held-out loss")
+        self._evaluations.add(task)
+        task.add_done_callback(self._evaluated)
+        await asyncio.sleep(0)  # the evaluation asks for the trainer before the next window does
+        return going_on
+
+    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+        """What else a session tells goes to the reporter."""
+        self._reporter.on_effect(effect)
+
+    def _evaluated(self, task: asyncio.Task[None]) -> None:
+        self._evaluations.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("the held-out loss could not be measured: %s", error)
+
+    async def _train(self, effect: Train) -> Window:
+        """One window on base + drift; a trainer that dies is asked again."""
+        window = TrainWindow(
+            parent=effect.parent,
+            peer=self._identity.peer,
+            steps=self._run.manifest.round.steps,
+            seconds=self._run.manifest.round.seconds,
+        )
+        for left in reversed(range(TRAINER_TRIES)):
+            try:
+                result = await self._worker.train(effect.base + effect.drift, window)
+                break
+            except TrainerLost as error:
+                self._reporter.warn("trainer", str(error), "it is started again by itself")
+                if not left:
+                    raise LocalError(f"the trainer failed {TRAINER_TRIES} times in a row: {error}") from error
+        self._reporter.on_window(result)
+        return Window(result.end - effect.base, result.steps, result.tokens)
+
+    def _on_progress(self, step: int, loss: float) -> None:
+        self._reporter.on_progress(step, loss, self._run.manifest.round.steps or 0)
+
+    async def _pulse(self) -> None:
+        """Read now and then what nobody reports."""
+        process = psutil.Process()
+        while True:
+            daemon = st.Daemon(process.pid, process.memory_info().rss)
+            trainer = st.Child(self._worker.pid, self._worker.rss, self._worker.restarts)
+            self._reporter.apply(st.Processes(daemon, self._reporter.status.processes.p2pd, trainer))
+            await asyncio.sleep(PULSE_S)
+
+    def _load_run(self) -> Run:
+        manifest = load_run(self._options, self._identity)
+        training = train_config(manifest, self._options.data)
+        scope = Scope(run_id(manifest), CELL)
+        return Run(manifest, scope, round_setting(manifest, training.parameters), training)
+
+    def _checkpoint(self) -> Checkpoint:
+        """The last sealed state, or the run's beginning."""
+        found = self._store.load()
+        for text in self._store.warnings:
+            self._reporter.warn("checkpoint", text)
+        if found is not None:
+            self._reporter.say(
+                f"going on after sealed round {found.head.round}", event="resumed", round=found.head.round
+            )
+            self._reporter.apply(st.Sealed(found.head.round, _state_of(found.head)))
+            return found
+        training = self._run.training
+        params = initial_vector(training.size, training.context, training.seed)
+        momentum = params * 0
+        root = state_root(params, momentum)
+        return Checkpoint(
+            seal_zero(self._run.scope, self._run.manifest.members.founders, root), params, momentum, momentum.copy()
+        )
+
+    def _make_reporter(self) -> Reporter:
+        manifest, scope = self._run.manifest, self._run.scope
+        initial = st.Status(
+            version=version("murmuration"),
+            protocol=PROTOCOL,
+            peer=self._identity.peer,
+            since=time.time(),
+            run=st.RunInfo(scope.run.hex(), manifest.run.name, manifest.model.size, scope.cell),
+            model=st.ModelInfo(parameters=self._run.setting.values),
+            processes=st.Processes(daemon=st.Daemon(os.getpid(), None)),
+        )
+        return Reporter(
+            initial,
+            self._store,
+            rounds=self._options.rounds or manifest.run.rounds,
+            as_json=self._options.json,
+            shakespeare=manifest.data.name == SHAKESPEARE,
+        )
+
+    def _greet(self) -> None:
+        manifest, values = self._run.manifest, self._run.setting.values
+        founders = len(manifest.members.founders)
+        say = self._reporter.say
+        say(
+            f"murmur {version('murmuration')}   run {manifest.run.name} ({self._run.scope.run.hex()[:12]})   "
+            f"protocol {PROTOCOL}",
+            event="started",
+            peer=self._identity.peer,
+            run=self._run.scope.run.hex(),
+        )
+        say(f"  identity   {short(self._identity.peer)}, key in {self._home.key}")
+        say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {founders} founder(s)")
+        say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
+        if founders < 4:
+            say("  note       fewer than four members: no liar is tolerated")
+        say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
+
+    def _head(self) -> Head:
+        assert self._machine is not None
+        return self._machine.head
+
+
+def _state_of(head: Head) -> str:
+    body = head.proposal.body if head.proposal else None
+    return getattr(body, "state", b"").hex()

@@ -1,0 +1,144 @@
+"""The daemon's way to other peers: p2pd, streams and directory started in order, and who to connect to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dht.directory import Directory
+from dht.p2pd import P2pd, P2pdConfig
+from dht.records import PeerRecord
+from dht.transport import StreamTransport, TransportConfig
+from protocols.errors import TransportError
+from protocols.ids import PeerId, short
+
+from . import status as st
+
+if TYPE_CHECKING:
+    from .identity import Identity
+    from .options import UpOptions
+    from .paths import Home
+    from .reporter import Reporter
+    from .session import Session
+
+log = logging.getLogger(__name__)
+
+LOOK_S = (1.0, 15.0)
+"""First and longest pause between looks into the directory; back to the first when neighbours change."""
+SHOW_S = 1.0
+
+
+class Network:
+    """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon."""
+
+    def __init__(self, options: UpOptions, home: Home, run: bytes, identity: Identity, reporter: Reporter) -> None:
+        self._options, self._run, self._reporter = options, run, reporter
+        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port), self._restarted)
+        self._session: Session | None = None
+        self._neighbours_changed = asyncio.Event()
+        config = TransportConfig(run, f"murmuration {version('murmuration')}")
+        self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours)
+        self._directory = Directory(self.transport, run, identity.sign)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, session: Session) -> None:
+        """Start everything; frames go to ``session``. Raises EnvironmentFault (port, p2pd), ConfigError (addresses)."""
+        self._session = session
+        await self._p2pd.start()
+        await self.transport.start(self._p2pd.control)
+        await self._directory.start(self._options.join)
+        self._announce()
+        self._tasks = [
+            asyncio.create_task(self._look(), name="look for peers"),
+            asyncio.create_task(self._show(), name="network status"),
+        ]
+
+    async def close(self) -> None:
+        """End everything in reverse order."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._directory.close()
+        await self.transport.close()
+        await self._p2pd.stop()
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes (sent, received) since the start."""
+        traffic = self.transport.traffic()
+        return traffic.sent, traffic.received
+
+    async def _on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
+        if self._session is not None:
+            await self._session.on_frame(sender, kind, payload)
+
+    def _on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
+        self._neighbours_changed.set()
+        if self._session is not None:
+            self._session.on_neighbours(neighbours)
+
+    async def _restarted(self, control: str) -> None:
+        """p2pd died and was started again: everything that lived in it is set up anew."""
+        self._reporter.warn("p2pd", "p2pd died and was started again", "nothing: connections come back by themselves")
+        await self.transport.rebind(control)
+        await self._directory.rebind()
+        self._announce()
+
+    def _announce(self) -> None:
+        head = self._reporter.status.round.last_sealed or 0
+        addresses = tuple(self.transport.addresses())
+        record = PeerRecord(
+            self._run, self.transport.peer, addresses, ("contributor",), version("murmuration"), head, 0, 0
+        )
+        self._directory.announce(record)
+        self._reporter.apply(st.Reach("unknown", ("reachability is not probed yet",), addresses))
+
+    async def _look(self) -> None:
+        """Connect to every peer of the run that the directory knows; look less often while nothing changes."""
+        pause = LOOK_S[0]
+        while True:
+            missing = [
+                record
+                for record in await self._directory.peers()
+                if record.peer != self.transport.peer and record.peer not in self.transport.neighbours()
+            ]
+            await asyncio.gather(*(self._connect(record) for record in missing))
+            self._neighbours_changed.clear()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._neighbours_changed.wait()
+                pause = LOOK_S[0]
+                await asyncio.sleep(pause)
+            except TimeoutError:
+                pause = min(2 * pause, LOOK_S[1])
+
+    async def _connect(self, record: PeerRecord) -> None:
+        try:
+            await self.transport.connect(PeerId(record.peer), record.addresses)
+            log.info("connected to %s", short(record.peer))
+        except TransportError as error:
+            log.info("cannot reach %s yet: %s", short(record.peer), error)
+
+    async def _show(self) -> None:
+        """Bring the network's figures into the status document."""
+        while True:
+            neighbours = len(self.transport.neighbours())
+            sent, received = self.traffic()
+            self._reporter.apply(st.Peers(total=neighbours, direct=neighbours))
+            self._reporter.apply(st.Traffic(sent, received))
+            processes = self._reporter.status.processes
+            child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
+            self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
+            for seed in self._directory.seeds():
+                self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
+            await asyncio.sleep(SHOW_S)
+
+
+def _rss(pid: int | None) -> int | None:
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid is not None else None
+    except psutil.Error:
+        return None

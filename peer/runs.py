@@ -1,0 +1,56 @@
+"""Which run a daemon serves: an embedded one by name, or a signed manifest from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocols.errors import ConfigError
+from protocols.manifest import Manifest, ShardEntry, sign, verify
+from protocols.manifest_defaults import Choices, default_manifest
+from protocols.manifest_text import parse
+
+from . import corpus
+
+if TYPE_CHECKING:
+    from .identity import Identity
+    from .options import UpOptions
+
+MANIFEST_BYTES = 8 << 20
+
+
+def load_run(options: UpOptions, identity: Identity) -> Manifest:
+    """The manifest for ``options.run``. Raises ConfigError when it is neither a known name nor a valid file.
+
+    An embedded run started alone is the starter's own: its key the only founder, so its own run id.
+    """
+    if options.run == corpus.NAME:
+        return embedded(identity, Choices(size=options.size))
+    manifest = read_manifest(Path(options.run))
+    verify(manifest)
+    return manifest
+
+
+def embedded(identity: Identity, choices: Choices) -> Manifest:
+    """The embedded run with ``identity`` as its founder, signed by it."""
+    manifest = default_manifest(choices, founders=[identity.peer], shards=plays())
+    return sign(manifest, identity.peer, identity.sign)
+
+
+def plays() -> list[ShardEntry]:
+    """The embedded corpus as a manifest names it."""
+    return [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in corpus.SHARDS]
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Parse a manifest file; raises ConfigError."""
+    try:
+        if path.stat().st_size > MANIFEST_BYTES:
+            raise ConfigError(f"{path} is larger than {MANIFEST_BYTES >> 20} MiB: not a manifest")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        known = f"an embedded run ({corpus.NAME}) or a manifest file"
+        raise ConfigError(
+            f"{path} is neither {known}: {error}", remedy="`murmur run init` writes a manifest"
+        ) from error
+    return parse(text)

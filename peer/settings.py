@@ -1,0 +1,67 @@
+"""From a manifest to what each part of the daemon needs to know of it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+from protocols import compression
+from protocols.errors import ConfigError
+from protocols.manifest import Manifest
+from protocols.round.effects import Setting
+
+from .training import DataConfig, InnerConfig, ShardEntry, TrainConfig
+
+CELL = "model"
+"""The one cell of every run so far: the whole model."""
+
+
+def train_config(manifest: Manifest, folder: Path | None) -> TrainConfig:
+    """What the trainer is told; ``folder`` holds the run's text files, None = the embedded corpus."""
+    inner, data, model = manifest.inner, manifest.data, manifest.model
+    return TrainConfig(
+        data=DataConfig(
+            shards=tuple(ShardEntry(shard.id, shard.bytes, shard.hash) for shard in data.shards),
+            name=data.name,
+            folder=str(folder) if folder else None,
+            held_out=float(data.held_out),
+            deal=data.deal,
+        ),
+        kind=model.kind,
+        size=model.size,
+        context=model.context,
+        seed=manifest.run.seed,
+        inner=InnerConfig(
+            optimizer=inner.optimizer,
+            lr=float(inner.lr),
+            betas=(float(inner.betas[0]), float(inner.betas[1])),
+            weight_decay=float(inner.weight_decay),
+            clip=float(inner.clip),
+            warmup=inner.warmup,
+            reset=inner.reset,
+            batch=inner.batch,
+        ),
+    )
+
+
+def round_setting(manifest: Manifest, values: int) -> Setting:
+    """What the round machine is told; raises ConfigError for values that this version does not know."""
+    if manifest.codec.block != compression.INT8_BLOCK or float(manifest.codec.error_feedback) != 1.0:
+        raise ConfigError(
+            f"the run wants codec blocks of {manifest.codec.block} and an error feedback of "
+            f"{manifest.codec.error_feedback}; this version has {compression.INT8_BLOCK} and 1",
+            remedy="update murmur",
+        )
+    for codec in (manifest.codec.update, manifest.codec.result):
+        compression.get_codec(codec)
+    return Setting(
+        values=values,
+        update_codec=manifest.codec.update,
+        result_codec=manifest.codec.result,
+        rule=manifest.rule.name,
+        tolerated=float(Fraction(manifest.rule.tolerated)),
+        lr=float(manifest.outer.lr),
+        momentum=float(manifest.outer.momentum),
+        probation=manifest.members.probation,
+        open=manifest.members.open,
+    )

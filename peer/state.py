@@ -1,0 +1,175 @@
+"""Checkpoints: a sealed state with its proof on disk, written whole or not at all; the previous ones stay.
+
+A checkpoint is one safetensors file: parameters, outer momentum and drift, and in its metadata
+the seal, its certificate and the tables. Loading recomputes every hash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from protocols.canonical import pack, unpack
+from protocols.errors import EnvironmentFault, RemoteError
+from protocols.ids import Hash
+from protocols.outer import state_root
+from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
+from protocols.round.effects import Vector
+from protocols.statements import Scope
+
+LOG_BYTES = 8 << 20
+"""The round log is halved when it grows beyond this."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a round ended with: the head, parameters, outer momentum and drift, float32 [values] each."""
+
+    head: Head
+    params: Vector
+    momentum: Vector
+    drift: Vector
+
+
+class StateStore:
+    """The folder of one run and cell. Calls may block on the disk."""
+
+    def __init__(self, folder: Path, scope: Scope, values: int, keep: int = 2) -> None:
+        """``keep`` checkpoints stay, at least two."""
+        self.folder, self._scope, self._values = folder, scope, values
+        self._keep = max(2, keep)
+        self.warnings: list[str] = []
+
+    @property
+    def journal_path(self) -> Path:
+        """Where the signing journal of this run is."""
+        return self.folder / "journal"
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint beside the older ones, then drop the oldest. Raises EnvironmentFault."""
+        tensors = {"params": checkpoint.params, "momentum": checkpoint.momentum, "drift": checkpoint.drift}
+        if not checkpoint.drift.any():
+            del tensors["drift"]
+        meta = pack(head_to_wire(checkpoint.head)).hex()
+        self._write(self._path(checkpoint.head.round), save(tensors, metadata={"head": meta}))
+        for old in self._rounds()[: -self._keep]:
+            self._path(old).unlink(missing_ok=True)
+
+    def load(self) -> Checkpoint | None:
+        """The newest sound checkpoint, None if there never was one; says in ``warnings`` what it passed over.
+
+        Raises EnvironmentFault when there are checkpoints and none is sound.
+        """
+        rounds = self._rounds()
+        for number in reversed(rounds):
+            try:
+                return self.read(number)
+            except ValueError as error:
+                self.warnings.append(f"checkpoint of round {number} is damaged ({error}); taking the one before")
+        if rounds:
+            raise EnvironmentFault(
+                f"no checkpoint in {self.folder} is sound: {self.warnings[-1]}",
+                remedy="restore the folder from a backup, or move it away to begin the run anew",
+            )
+        return None
+
+    def read(self, number: int) -> Checkpoint:
+        """Read and verify the checkpoint of one round; raises ValueError saying what is wrong."""
+        try:
+            with safe_open(self._path(number), framework="numpy") as file:
+                meta = (file.metadata() or {}).get("head", "")
+                names = set(file.keys())
+                if not {"params", "momentum"} <= names <= {"params", "momentum", "drift"}:
+                    raise ValueError("unexpected tensors")
+                vectors = {name: self._vector(file, name) for name in sorted(names)}
+            head = head_from_wire(unpack(bytes.fromhex(meta)), self._scope)
+            state = state_root(vectors["params"], vectors["momentum"])
+            check_head(head, self._scope, state)
+        except (SafetensorError, OSError, RemoteError) as error:
+            raise ValueError(str(error)) from error
+        drift = vectors.get("drift", np.zeros(self._values, dtype=np.float32))
+        return Checkpoint(head, vectors["params"], vectors["momentum"], drift)
+
+    def save_pending(self, parent: Hash, drift: Vector, steps: int, tokens: int) -> None:
+        """Keep what is about to be committed, so that the commit can be honoured after a crash."""
+        meta = {"parent": parent.hex(), "steps": str(steps), "tokens": str(tokens)}
+        self._write(self._pending(parent), save({"drift": drift}, metadata=meta))
+        for old in sorted(self.folder.glob("pending-*.safetensors"), key=lambda path: path.stat().st_mtime)[:-2]:
+            old.unlink(missing_ok=True)
+
+    def load_pending(self, parent: Hash) -> tuple[Vector, int, int] | None:
+        """(drift, steps, tokens) committed on top of ``parent`` before a crash, if it is there and sound."""
+        try:
+            with safe_open(self._pending(parent), framework="numpy") as file:
+                meta = file.metadata() or {}
+                return self._vector(file, "drift"), int(meta["steps"]), int(meta["tokens"])
+        except (SafetensorError, OSError, ValueError, KeyError):
+            return None
+
+    def append_round(self, entry: dict[str, Any]) -> None:
+        """Add a line to the round log (JSON lines), which is kept below 8 MiB."""
+        path = self.folder / "rounds.jsonl"
+        try:
+            if path.exists() and path.stat().st_size > LOG_BYTES:
+                lines = path.read_bytes().splitlines(keepends=True)
+                self._write(path, b"".join(lines[len(lines) // 2 :]))
+            with path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise _disk(path, error) from error
+
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """The round log, oldest first; the last entry of a round counts."""
+        path = self.folder / "rounds.jsonl"
+        if path.exists():
+            for line in path.read_text().splitlines():
+                yield cast("dict[str, Any]", json.loads(line))
+
+    def _vector(self, file: Any, name: str) -> Vector:
+        part = file.get_slice(name)
+        if part.get_dtype() != "F32" or part.get_shape() != [self._values]:
+            raise ValueError(f"{name} is {part.get_dtype()} {part.get_shape()}, expected F32 [{self._values}]")
+        return cast("Vector", file.get_tensor(name))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:08d}.safetensors"
+
+    def _pending(self, parent: Hash) -> Path:
+        return self.folder / f"pending-{parent.hex()[:16]}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        stems = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def _write(self, path: Path, data: bytes) -> None:
+        fresh = path.with_name(path.name + ".new")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with fresh.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+            directory = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise _disk(path, error) from error
+
+
+def _disk(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"cannot write {path}: {error.strerror}",
+        remedy="free some disk space or make the folder writable, then start again: nothing sealed is lost",
+    )

@@ -1,0 +1,103 @@
+"""Unsigned bulk frames: parts on their way to a reducer, result parts on their way to everyone.
+
+Payload: ``u32 LE length · canonical msgpack · encoded parts back to back``. Their bytes are bound by
+Merkle paths to signed roots, so nothing here needs a signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from .canonical import pack, unpack
+from .errors import RemoteError
+from .ids import Hash, PeerId
+from .messages import MAX_PARTS
+from .ports import Buffer
+from .shapes import hash32, integer, list_of, peer, real, record
+
+FRAME_VALUES_BYTES = 1 << 20
+"""Encoded bytes a frame carries at most; one part always fits."""
+_META_LIMIT = 256 * 1024
+_PATHS = list_of(list_of(hash32, 32), 4096)
+_INDICES = list_of(integer(0, MAX_PARTS - 1), 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One encoded part with its Merkle path; ``norm2`` is the squared norm its leaf claims (0 for results)."""
+
+    index: int
+    data: Buffer
+    path: tuple[Hash, ...]
+    norm2: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A frame of parts for ``core`` (a roster or freeze core) made by ``maker`` (contributor or reducer)."""
+
+    core: Hash
+    maker: PeerId
+    pieces: tuple[Piece, ...]
+
+    def encode(self) -> list[Buffer]:
+        """Buffers to send one after another; part bytes are not copied."""
+        meta = pack(
+            {
+                "core": self.core,
+                "maker": self.maker,
+                "indices": [piece.index for piece in self.pieces],
+                "norms": [piece.norm2 for piece in self.pieces],
+                "paths": [list(piece.path) for piece in self.pieces],
+            }
+        )
+        return [len(meta).to_bytes(4, "little") + meta, *(piece.data for piece in self.pieces)]
+
+    @classmethod
+    def decode(cls, payload: bytes, sizes: Sequence[int], *, sender: str) -> Pieces:
+        """Parse a frame from ``sender``; ``sizes[k]`` = bytes of encoded part k. Raises RemoteError."""
+        try:
+            return cls._decode(payload, sizes)
+        except ValueError as error:
+            raise RemoteError(sender, f"malformed parts: {error}") from error
+
+    @classmethod
+    def _decode(cls, payload: bytes, sizes: Sequence[int]) -> Pieces:
+        length = int.from_bytes(payload[:4], "little")
+        if len(payload) < 4 or length > min(_META_LIMIT, len(payload) - 4):
+            raise ValueError("cut short")
+        fields = record(unpack(payload[4 : 4 + length], depth=4), _CHECKS)
+        indices = cast("tuple[int, ...]", fields["indices"])
+        norms = cast("tuple[float, ...]", fields["norms"])
+        paths = cast("tuple[tuple[Hash, ...], ...]", fields["paths"])
+        if not len(indices) == len(set(indices)) == len(norms) == len(paths):
+            raise ValueError("lists of different lengths, or a part twice")
+        if any(index >= len(sizes) for index in indices):
+            raise ValueError(f"index beyond {len(sizes)} parts")
+        if sum(sizes[index] for index in indices) != len(payload) - 4 - length:
+            raise ValueError("bytes do not fit the parts named")
+        rest = memoryview(payload)[4 + length :]
+        pieces = []
+        for index, norm2, path in zip(indices, norms, paths, strict=True):
+            pieces.append(Piece(index, rest[: sizes[index]], path, norm2))
+            rest = rest[sizes[index] :]
+        return cls(cast("Hash", fields["core"]), cast("PeerId", fields["maker"]), tuple(pieces))
+
+
+_CHECKS = {"core": hash32, "maker": peer, "indices": _INDICES, "norms": list_of(real, 4096), "paths": _PATHS}
+
+
+def batches(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
+    """Cut pieces into frames of at most 1 MiB of part bytes."""
+    batch: list[Piece] = []
+    total = 0
+    for piece in pieces:
+        if batch and total + len(piece.data) > FRAME_VALUES_BYTES:
+            yield tuple(batch)
+            batch, total = [], 0
+        batch.append(piece)
+        total += len(piece.data)
+    if batch:
+        yield tuple(batch)

@@ -1,0 +1,126 @@
+"""What one peer knows of a cell: the head, its state, and everything about the round in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..compression import get_codec
+from ..ids import Hash, PeerId
+from ..messages import Body, Seal
+from ..statements import Scope, Statement
+from ..table import Table
+from ..turns import coordinator
+from .chain import Head
+from .effects import Effect, Flood, Phase, Setting, Sign, Trouble, Vector, Window, Work
+from .exchange import Encoded, Inbox, part_sizes
+from .reduction import Applied, Frozen, Reduced, Results
+from .roster import Cast
+
+PAST_SEALS = 64
+"""Seals whose late messages are recognised as late."""
+
+
+@dataclass
+class Round:
+    """The round in flight, filled in phase by phase; thrown away when its seal is adopted."""
+
+    number: int
+    view: int
+    phase: str = "train"
+    marks: list[tuple[str, float]] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    known: dict[Hash, Statement] = field(default_factory=dict)
+    slots: dict[tuple[PeerId, str, bytes], Hash] = field(default_factory=dict)
+    window: Window | None = None
+    encoded: Encoded | None = None
+    commits: dict[PeerId, Statement] = field(default_factory=dict)
+    readys: dict[PeerId, Statement] = field(default_factory=dict)
+    final: bool = False
+    cast: Cast | None = None
+    inbox: Inbox | None = None
+    grams: dict[PeerId, Statement] = field(default_factory=dict)
+    freeze: Hash | None = None
+    results: Results | None = None
+    roots: dict[PeerId, Hash] = field(default_factory=dict)
+    frozen: Frozen | None = None
+    reduced: Reduced | None = None
+    applied: Applied | None = None
+    left: Vector | None = None
+    table: Table | None = None
+    seal: Seal | None = None
+    proposals: dict[Hash, Statement] = field(default_factory=dict)
+    votes: dict[Hash, dict[PeerId, Statement]] = field(default_factory=dict)
+
+
+class Context:
+    """Mutable state shared by the phases; effects gather in it until the machine hands them out."""
+
+    def __init__(self, scope: Scope, me: PeerId, setting: Setting, head: Head, state: tuple[Vector, Vector]) -> None:
+        self.scope, self.me, self.setting = scope, me, setting
+        self.head = head
+        self.params, self.momentum = state
+        self.drift: Vector = state[0] * 0
+        self.past: deque[Hash] = deque(maxlen=PAST_SEALS)
+        self.round = Round(head.round + 1, head.view + 1)
+        self.update_codec = get_codec(setting.update_codec)
+        self.result_codec = get_codec(setting.result_codec)
+        self.part_sizes = part_sizes(self.update_codec, setting.values)
+        self.result_sizes = part_sizes(self.result_codec, setting.values)
+        self._effects: list[Effect] = []
+
+    def emit(self, effect: Effect) -> None:
+        """Queue an effect for the caller of the machine."""
+        self._effects.append(effect)
+
+    def take(self) -> list[Effect]:
+        """The queued effects, in order; the queue is empty afterwards."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def enter(self, phase: str, now: float) -> None:
+        """The round moves on to ``phase`` at ``now``."""
+        self.round.phase = phase
+        self.round.marks.append((phase, now))
+        self.emit(Phase(self.round.number, phase))
+
+    def once(self, what: str) -> bool:
+        """True the first time it is asked in this round."""
+        first = what not in self.round.asked
+        self.round.asked.add(what)
+        return first
+
+    def sign(self, body: Body) -> None:
+        """Ask for a signature under the journal."""
+        self.emit(Sign(body))
+
+    def work(self, effect: Work) -> None:
+        """Ask for a computation."""
+        self.emit(effect)
+
+    def trouble(self, peer: PeerId, text: str) -> None:
+        """Show a person that something is wrong."""
+        self.emit(Trouble(peer, text))
+
+    def accept(self, statement: Statement, source: PeerId | None) -> None:
+        """Remember a valid statement and pass it on."""
+        self.round.known[statement.hash] = statement
+        self.emit(Flood(statement, source))
+
+    def first_in_slot(self, statement: Statement) -> bool:
+        """Whether the signer said nothing else in this slot; a second face is shown, not believed."""
+        slot = (statement.peer, statement.body.kind, statement.body.slot())
+        first = self.round.slots.setdefault(slot, statement.hash)
+        if first != statement.hash:
+            self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
+        return first == statement.hash
+
+    @property
+    def coordinator(self) -> PeerId:
+        """Whose turn the view in flight is."""
+        return coordinator(self.head.table, self.scope, self.round.view)
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether it is this peer's turn."""
+        return self.coordinator == self.me

@@ -1,0 +1,156 @@
+"""What a round machine asks of the world. The daemon, and the in-memory harness, carry these out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ids import Hash, PeerId
+from ..messages import Body
+from ..ports import Buffer
+from ..statements import Statement
+
+if TYPE_CHECKING:
+    from .chain import Head
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the manifest fixes for a cell: sizes, codecs, rule and outer optimizer.
+
+    ``values`` counts the cell's parameters; ``tolerated`` is δ, the fraction of weight that may lie.
+    """
+
+    values: int
+    update_codec: str
+    result_codec: str
+    rule: str
+    tolerated: float
+    lr: float
+    momentum: float
+    probation: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the trainer brought: ``drift`` (float32 [values]) = local − base, after ``steps`` over ``tokens``."""
+
+    drift: Vector
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train one window on ``base`` + ``drift`` and report it with ``machine.trained``."""
+
+    parent: Hash
+    round: int
+    base: Vector
+    drift: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Journal and sign this body, then hand the statement to ``machine.receive`` as one's own.
+
+    Where the journal holds another statement for the slot, that older one is handed in (5.2).
+    """
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Send a statement on every open stream but the one it came from."""
+
+    statement: Statement
+    source: PeerId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send a bulk frame (``parts`` or ``results``) to one peer, behind what was sent to it before."""
+
+    to: PeerId
+    kind: str
+    payload: list[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Run a pure function, in a thread if that is better, and hand its value to ``machine.done``."""
+
+    key: str
+    parent: Hash
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The round entered this phase; for the screen."""
+
+    round: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A certified seal was adopted: save ``head`` and its state, show the record."""
+
+    head: Head
+    params: Vector
+    momentum: Vector
+    drift: Vector
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """More than 2/3 of the weight is ready on top of this seal: it is never undone."""
+
+    seal: Hash
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """The head's certificate grew by a late vote."""
+
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something a person should see: who is concerned and what happened."""
+
+    peer: PeerId
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A sealed round as this peer saw it. ``seconds`` per phase, ``payload`` = (encoded bytes, values) it committed."""
+
+    round: int
+    view: int
+    seal: Hash
+    coordinator: PeerId
+    contributors: tuple[PeerId, ...]
+    weights: dict[PeerId, float]
+    tokens: dict[PeerId, int]
+    owners: tuple[PeerId, ...]
+    state: Hash
+    payload: tuple[int, int]
+    seconds: dict[str, float]
+    verdict: str
+
+
+Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble

@@ -1,0 +1,50 @@
+"""Statements that came too early: a bounded waiting room, one corner per signer."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..ids import Hash, PeerId
+from ..statements import Statement
+
+PER_SIGNER = 32
+BYTES_PER_SIGNER = 1 << 20
+ROUNDS_KEPT = 2
+"""A statement that has not fitted after this many seals is dropped."""
+
+Parked = tuple[Statement, PeerId | None, int]
+
+
+class Pool:
+    """Keeps at most 32 statements and 1 MiB of each signer; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._parked: dict[PeerId, deque[Parked]] = {}
+        self._hashes: set[Hash] = set()
+        self._age = 0
+
+    def holds(self, statement: Statement) -> bool:
+        """Whether this statement waits here already."""
+        return statement.hash in self._hashes
+
+    def park(self, statement: Statement, source: PeerId | None, born: int | None = None) -> None:
+        """Keep a statement for later; ``born`` is the age at which it was first parked."""
+        corner = self._parked.setdefault(statement.peer, deque())
+        corner.append((statement, source, self._age if born is None else born))
+        self._hashes.add(statement.hash)
+        while len(corner) > PER_SIGNER or sum(len(each.raw) for each, _, _ in corner) > BYTES_PER_SIGNER:
+            self._hashes.discard(corner.popleft()[0].hash)
+
+    def drain(self) -> list[Parked]:
+        """Take everything out, in the order of arrival within each signer."""
+        out = [parked for corner in self._parked.values() for parked in corner]
+        self._parked.clear()
+        self._hashes.clear()
+        return out
+
+    def grow_older(self) -> None:
+        """A seal was adopted: drop what has waited for too many."""
+        self._age += 1
+        for statement, source, born in self.drain():
+            if self._age - born <= ROUNDS_KEPT:
+                self.park(statement, source, born)

@@ -1,0 +1,100 @@
+"""Weights, weighted sums, result bytes, the outer step (protocol.md 5.6, 5.7, 5.11)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..drift import settle
+from ..errors import RemoteError
+from ..ids import PeerId
+from ..messages import Freeze, Result
+from ..payloads import Pieces, batches
+from ..statements import Statement
+from .context import Context
+from .effects import Push, Vector, Work
+from .reduction import Applied, Frozen, Reduced, apply_results, read_freeze, reduce_parts, taken_parts
+from .voting import try_propose
+
+
+def start_reduce(ctx: Context, freeze: Freeze) -> None:
+    """Compute the weights and, at a reducer, the results of its parts."""
+    cast_, inbox = ctx.round.cast, ctx.round.inbox
+    assert cast_ is not None
+    grams, table, setting = dict(ctx.round.grams), ctx.head.table, ctx.setting
+
+    def run() -> tuple[Frozen, Reduced | None]:
+        frozen = read_freeze(freeze, cast_, grams, table, setting)
+        return frozen, reduce_parts(inbox, frozen, setting.result_codec) if inbox else None
+
+    ctx.work(Work("reduce", ctx.head.seal, run))
+
+
+def on_reduced(ctx: Context, value: tuple[Frozen, Reduced | None], now: float) -> None:
+    """Sign one's result root; the bytes follow it."""
+    ctx.round.frozen, ctx.round.reduced = value
+    if ctx.round.reduced is not None:
+        ctx.sign(Result(ctx.round.frozen.core, ctx.round.reduced.tree.root))
+    try_apply(ctx, now)
+
+
+def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
+    """A reducer's result root; behind one's own, the bytes go to every member that takes part."""
+    body, cast_ = cast("Result", statement.body), ctx.round.cast
+    if cast_ is None or body.freeze != ctx.round.freeze:
+        return False
+    if statement.peer not in cast_.working:
+        raise RemoteError(statement.peer, "result from a peer that reduces nothing")
+    if not ctx.first_in_slot(statement):
+        return True
+    ctx.round.roots[statement.peer] = body.root
+    ctx.accept(statement, source)
+    if statement.peer == ctx.me:
+        _publish(ctx, body)
+        try_apply(ctx, now)
+    return True
+
+
+def _publish(ctx: Context, body: Result) -> None:
+    reduced, cast_, results = ctx.round.reduced, ctx.round.cast, ctx.round.results
+    assert cast_ is not None and results is not None
+    if reduced is None or reduced.tree.root != body.root:
+        ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
+        return
+    receivers = sorted({*cast_.commits, *ctx.head.table.voters} - {ctx.me})
+    for batch in batches(reduced.pieces()):
+        frame = Pieces(body.freeze, ctx.me, batch)
+        results.add(ctx.me, frame, body.root)
+        for each in receivers:
+            ctx.emit(Push(each, "results", frame.encode()))
+
+
+def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
+    """Result bytes; the signed root they must fit travels before them on every stream."""
+    results, root = ctx.round.results, ctx.round.roots.get(frame.maker)
+    if results is None or root is None or frame.core != ctx.round.freeze:
+        return
+    results.add(sender, frame, root)
+    try_apply(ctx, now)
+
+
+def try_apply(ctx: Context, now: float) -> None:
+    """With every result byte and the weights in hand, take the outer step on a copy of the state."""
+    results = ctx.round.results
+    if results is None or ctx.round.frozen is None or results.missing() or not ctx.once("apply"):
+        return
+    ctx.enter("apply", now)
+    params, momentum, drift, setting = ctx.params, ctx.momentum, ctx.drift, ctx.setting
+    encoded, taken = ctx.round.encoded, taken_parts(ctx.round.cast, ctx.round.grams, ctx.me)
+
+    def run() -> tuple[Applied, Vector]:
+        left = settle(drift, encoded.data, taken, setting.update_codec) if encoded else drift
+        return apply_results(results, params, momentum, setting), left
+
+    ctx.work(Work("apply", ctx.head.seal, run))
+
+
+def on_applied(ctx: Context, value: tuple[Applied, Vector], now: float) -> None:
+    """The state after this round is known: propose it, or compare the proposal with it."""
+    ctx.round.applied, ctx.round.left = value
+    ctx.enter("seal", now)
+    try_propose(ctx)

@@ -1,0 +1,68 @@
+"""Who coordinates a view and who owns a part: hashes that nobody can grind (protocol.md 5.1, 5.5).
+
+Turn order hashes the admission seal, which nothing chosen later can change; owners hash the
+commits, which nobody knows before they are all made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .ids import Hash, PeerId, digest
+from .messages import MAX_REDUCERS
+from .statements import Scope
+from .table import Table
+
+MAX_TICKETS = 4
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def _ranked(table: Table, scope: Scope, word: bytes, number: int, peers: Sequence[PeerId]) -> list[PeerId]:
+    def key(peer: PeerId) -> bytes:
+        admitted = table.members[peer].admitted
+        return digest(word, scope.run, scope.cell.encode(), _number(number), admitted, peer.encode())
+
+    return sorted(peers, key=key, reverse=True)
+
+
+def coordinator(table: Table, scope: Scope, view: int) -> PeerId:
+    """The voter whose turn the view is: largest hash among direct voters, or among all if none is direct."""
+    direct = [each for each in table.voters if table.members[each].direct]
+    return _ranked(table, scope, b"turn", view, direct or list(table.voters))[0]
+
+
+def seats(table: Table, scope: Scope, round_number: int, peers: Sequence[PeerId]) -> list[PeerId]:
+    """Members in the seat order of a round."""
+    return _ranked(table, scope, b"seat", round_number, peers)
+
+
+def reducers(table: Table, scope: Scope, round_number: int, direct: Mapping[PeerId, bool]) -> list[PeerId]:
+    """At most 16 members in standing in the roster that can be dialled (else all voters), in order of ids.
+
+    ``direct`` holds the roster's peers and what their commits say of their reachability.
+    """
+    able = [each for each in direct if direct[each] and table.stands(each)] or list(table.voters)
+    return sorted(seats(table, scope, round_number, able)[:MAX_REDUCERS])
+
+
+def tickets(up: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Lots in the drawing of parts, 1 to 4: claimed uplink over the median claim, twice; 0 = unknown counts as median."""
+    known = sorted(value for value in up.values() if value > 0)
+    median = known[(len(known) - 1) // 2] if known else 0
+    return {
+        each: min(MAX_TICKETS, max(1, (4 * value + median) // (2 * median))) if value > 0 else 2
+        for each, value in up.items()
+    }
+
+
+def owners(parent: Hash, commits: Sequence[Hash], lots: Mapping[PeerId, int], parts: int) -> list[PeerId]:
+    """The reducer of every part: largest BLAKE3(parent ‖ commits ‖ part ‖ id ‖ lot)."""
+    seed = digest(b"owner", parent, *commits)
+    return [max(lots, key=lambda each: max(_lots(seed, part, each, lots[each]))) for part in range(parts)]
+
+
+def _lots(seed: Hash, part: int, peer: PeerId, lots: int) -> list[bytes]:
+    return [digest(seed, _number(part), peer.encode(), _number(lot)) for lot in range(1, lots + 1)]
