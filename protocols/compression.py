@@ -6,14 +6,17 @@ casts, each rounded by itself, so threads, vector units and alignment cannot cha
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import ConfigError
-from .ports import Buffer
 from .tensors import BLOCK, Vector, check_vector, is_finite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .ports import Buffer
 
 INT8_BLOCK = 64
 """Values that share a scale."""

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
+from .tensors import PART_VALUES
 
-PRODUCT_VALUES = 4_096
-"""Values summed in float32 before float64 takes over; longer sums drift where rows are constant."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Matrix = NDArray[np.float64]
 
 ENTRY_LIMIT = 2.0**300
 """No entry is larger: 2^40 squares of the largest float32 stay below. Keeps every sum of the rules finite."""
-
-_SMALLEST = 1e-24
-"""Squared norms of a part below this are formed in float64: in float32 their terms underflow."""
 
 
 def part_gram(rows: NDArray[np.float32]) -> Matrix:
     """Inner products float64 [n, n] of the rows float32 [n, m] of one part; symmetric in every bit.
 
-    Products of 4,096 values are summed in float32, those sums in float64; rows whose squares
-    leave float32 are multiplied in float64. Off-diagonal entries are clipped to
-    √(G_ii G_jj), which a sum of such matrices then keeps (Cauchy-Schwarz), so that rounding
-    never makes an honest Gram implausible.
+    Formed in float64: float32 sums of rows that a liar makes constant drift by almost the 1e-5
+    that a check tolerates, and squares of huge rows leave float32. Off-diagonal entries are
+    clipped to √(G_ii G_jj), which a sum of such matrices then keeps (Cauchy-Schwarz), so that
+    rounding never makes an honest Gram implausible.
 
     Not the same bits everywhere: BLAS orders its sums by CPU and thread count. Nobody needs
     to repeat them: the reducer signs this matrix, everyone computes from the signed bytes,
@@ -35,33 +33,20 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
     """
     if rows.ndim != 2 or rows.dtype != np.float32:
         raise ValueError("rows are not a two-dimensional float32 array")
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        gram = _blocked(rows)
-    if not np.isfinite(gram).all() or (gram.diagonal() < _SMALLEST).any():
-        wide = rows.astype(np.float64)
-        gram = wide @ wide.T
-    if not np.isfinite(gram).all():
+    if not np.isfinite(rows).all():
         raise ValueError("rows are not finite")
-    gram = np.triu(gram)
+    count, values = rows.shape
+    gram = np.zeros((count, count))
+    for start in range(0, values, PART_VALUES):
+        wide = rows[:, start : start + PART_VALUES].astype(np.float64)
+        for i in range(count):  # faster than one product for few rows, and half of it
+            gram[i, i:] += wide[i:] @ wide[i]
     gram += np.triu(gram, 1).T
     norms = np.sqrt(gram.diagonal())
     bound = norms[:, None] * norms[None, :]
     clipped: Matrix = np.clip(gram, -bound, bound)
     np.fill_diagonal(clipped, gram.diagonal())
     return clipped
-
-
-def _blocked(rows: NDArray[np.float32]) -> Matrix:
-    count, values = rows.shape
-    whole = values - values % PRODUCT_VALUES
-    total = np.zeros((count, count))
-    for start in range(0, whole, PRODUCT_VALUES):
-        block = rows[:, start : start + PRODUCT_VALUES]
-        total += block @ block.T
-    if whole < values:
-        rest = rows[:, whole:]
-        total += rest @ rest.T
-    return total
 
 
 def upper(gram: Matrix) -> list[float]:

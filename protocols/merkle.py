@@ -8,9 +8,12 @@ indices or two tree sizes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .ids import HASH_BYTES, Hash, PeerId, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Tree:
@@ -55,7 +58,7 @@ def path_length(index: int, count: int) -> int:
 
 
 def verify(root: bytes, leaf: bytes, *, index: int, count: int, path: Sequence[bytes]) -> bool:
-    """Whether ``leaf`` is leaf ``index`` of the ``count`` leaves under ``root``. False, never an error, for nonsense."""
+    """Whether ``leaf`` is leaf ``index`` of ``count`` under ``root``. False, never an error, for nonsense."""
     if not 0 <= index < count or len(path) != path_length(index, count):
         return False
     if any(len(each) != HASH_BYTES for each in (leaf, *path)):
@@ -70,7 +73,7 @@ def verify(root: bytes, leaf: bytes, *, index: int, count: int, path: Sequence[b
     return _root(count, node) == root
 
 
-def leaf_hash(  # noqa: PLR0913 - one argument for each field that protocol.md 5.3 binds
+def leaf_hash(  # noqa: PLR0913, PLR0917 - one argument for each field that protocol.md 5.3 binds
     run: bytes, cell: str, parent: bytes, peer: PeerId, index: int, norm2: float, data_hash: bytes
 ) -> Hash:
     """Leaf of part ``index`` of a peer's update: its owner, place, squared norm (f64) and encoded bytes (5.3)."""

@@ -6,13 +6,16 @@ but with every multiplication and addition rounded by itself: no fused multiply-
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .ids import Hash, digest
 from .merkle import Tree
 from .tensors import BLOCK, Vector, check_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a state chunk; only the last of each vector may be shorter."""
@@ -44,10 +47,10 @@ def nesterov_step(params: Vector, momentum: Vector, update: Vector, *, lr: float
 
 
 def state_chunks(params: Vector, momentum: Vector) -> Iterator[memoryview]:
-    """The state as bytes: 1 MiB chunks of ``params``, then of ``momentum``; no chunk spans both. Shares their memory."""
+    """The state as bytes: 1 MiB chunks of ``params``, then of ``momentum``; no chunk spans both."""
     for name, vector in (("params", params), ("momentum", momentum)):
         check_vector(vector, name)
-        data = memoryview(vector.astype("<f4", copy=False).view(np.uint8))
+        data = vector.astype("<f4", copy=False).view(np.uint8).data
         for start in range(0, len(data), CHUNK_BYTES):
             yield data[start : start + CHUNK_BYTES]
 

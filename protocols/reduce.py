@@ -6,7 +6,7 @@ all honest reducers make the same bytes (protocol.md 5.7; redteam.md 20, 30).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from .outer import nesterov_step
 from .rules import total, weights
 from .tensors import BLOCK, Vector, check_vector, is_finite
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def present_scale(row_weights: Sequence[float], present: Sequence[bool]) -> float:
-    """s_p = Σ w / Σ_present w, summed in doubles in contributor order, rounded to float32; 0 where nobody is present."""
+    """s_p = Σ w / Σ_present w, summed in doubles in contributor order, as float32; 0 where nobody is present."""
     here = total([weight for weight, is_here in zip(row_weights, present, strict=True) if is_here])
     if here == 0:
         return 0.0

@@ -12,13 +12,17 @@ al. 2023), geometric median by smoothed Weiszfeld steps (Pillutla et al., RFA, 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import ConfigError
 from .gram import ENTRY_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
 Row = list[float]
 Rows = list[Row]
@@ -123,7 +127,7 @@ def clip_factors(norms: Row, limit: float) -> Row:
 
 
 def mix(gram: Rows, a: Row, *, share: float) -> Rows:
-    """NNM: for each row the coefficients of the mean of its nearest rows, itself included, up to ``share`` of the weight.
+    """NNM: for each row, coefficients of the mean of its nearest rows, itself included, up to ``share`` of the weight.
 
     The last row is taken in part. Rows at the very same distance are taken by equal shares of
     their weights, so that neither order nor splitting matters.
