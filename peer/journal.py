@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgpack
 
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import PeerId, digest
-from protocols.messages import Body
 from protocols.statements import Scope, Sign, Statement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protocols.messages import Body
 
 ROUNDS_KEPT = 3
 """Rounds whose statements stay: those of the head, the one in flight, and one to go back to."""

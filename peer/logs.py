@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protocols.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOG_BYTES = 4 << 20
 LOG_FILES = 3

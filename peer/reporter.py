@@ -7,14 +7,16 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Phase, Record, Sealed, Trouble, Votes
 
 from . import status as st
-from .state import StateStore
-from .training import WindowResult
+
+if TYPE_CHECKING:
+    from .state import StateStore
+    from .training import WindowResult
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from protocols.errors import LocalError, RemoteError
 from protocols.ids import PeerId, short
@@ -31,12 +31,15 @@ from protocols.round.effects import (
     Window,
     Work,
 )
-from protocols.round.machine import Machine
-from protocols.statements import Scope
 
-from .journal import Journal
-from .outbox import Outbox
 from .state import Checkpoint, StateStore
+
+if TYPE_CHECKING:
+    from protocols.round.machine import Machine
+    from protocols.statements import Scope
+
+    from .journal import Journal
+    from .outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +83,7 @@ class Session:
         """``outbox`` None: alone, nothing is ever sent."""
         self._parts, self._observer, self._outbox = parts, observer, outbox
         self._inputs: asyncio.Queue[tuple[Input, asyncio.Future[None] | None]] = asyncio.Queue(INPUTS)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: asyncio.Future[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
         self.stopping = asyncio.Event()
         """Set once the observer said stop: no further window is trained."""
         self.finished = asyncio.Event()
@@ -89,16 +91,12 @@ class Session:
 
     async def run(self) -> None:
         """Take inputs until cancelled; raises MurmurError when the session cannot go on."""
-        self._failure = asyncio.get_running_loop().create_future()
         try:
-            await self._carry_out(self._parts.machine.start(self._parts.clock(), self._parts.drift))
-            await self._take_inputs()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._failure.done():
-                self._failure.exception()
+            async with asyncio.TaskGroup() as self._tasks:
+                await self._carry_out(self._parts.machine.start(self._parts.clock(), self._parts.drift))
+                await self._take_inputs()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame; raises RemoteError."""
@@ -122,17 +120,8 @@ class Session:
         await asyncio.wait_for(done, HANDLE_S)
 
     async def _take_inputs(self) -> None:
-        assert self._failure is not None
         while True:
-            getting = asyncio.ensure_future(self._inputs.get())
-            try:
-                await asyncio.wait({getting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not getting.done():
-                    getting.cancel()
-            if self._failure.done():
-                self._failure.result()
-            run, done = getting.result()
+            run, done = await self._inputs.get()
             await self._one_input(run, done)
 
     async def _one_input(self, run: Input, done: asyncio.Future[None] | None) -> None:
@@ -219,17 +208,8 @@ class Session:
         await self._inputs.put((lambda now: machine.done(effect.key, effect.parent, value, now), None))
 
     def _spawn(self, run: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(run, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: asyncio.Task[None]) -> None:
-        """A failed task ends the session with its error."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            assert self._failure is not None
-            if not self._failure.done():
-                self._failure.set_exception(error)
+        assert self._tasks is not None
+        self._tasks.create_task(run, name=name)
 
 
 def waiting_text(machine: Machine) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protocols import compression
 from protocols.errors import ConfigError
-from protocols.manifest import Manifest
 from protocols.round.effects import Setting
 
 from .training import DataConfig, InnerConfig, ShardEntry, TrainConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protocols.manifest import Manifest
 
 CELL = "model"
 """The one cell of every run so far: the whole model."""

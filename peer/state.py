@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,11 +17,16 @@ from safetensors.numpy import save
 
 from protocols.canonical import pack, unpack
 from protocols.errors import EnvironmentFault, RemoteError
-from protocols.ids import Hash
 from protocols.outer import state_root
 from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
-from protocols.round.effects import Vector
-from protocols.statements import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from protocols.ids import Hash
+    from protocols.round.effects import Vector
+    from protocols.statements import Scope
 
 LOG_BYTES = 8 << 20
 """The round log is halved when it grows beyond this."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from dht.memory import MemoryNetwork
 from protocols.errors import RemoteError
 from protocols.ids import PeerId, digest
-from protocols.messages import Body
-from protocols.round.chain import Head
 from protocols.round.effects import (
     Effect,
     Final,
@@ -29,9 +27,12 @@ from protocols.round.effects import (
     Work,
 )
 from protocols.round.machine import Machine
-from protocols.statements import Scope, Statement
 
 if TYPE_CHECKING:
+    from protocols.messages import Body
+    from protocols.round.chain import Head
+    from protocols.statements import Scope, Statement
+
     from .identity import Identity
 
 Trainer = Callable[[PeerId, Train], Window | None]

@@ -40,7 +40,7 @@ class Header:
 
 def encode_header(header: Header) -> bytes:
     """Length prefix and header, ready to be followed by ``header.size`` payload bytes."""
-    raw = msgpack.packb({"protocol": PROTOCOL, "kind": header.kind, "run": header.run, "size": header.size})
+    raw: bytes = msgpack.packb({"protocol": PROTOCOL, "kind": header.kind, "run": header.run, "size": header.size})
     return len(raw).to_bytes(4, "little") + raw
 
 

@@ -28,7 +28,7 @@ from .manifest import (
     Window,
     verify,
 )
-from .shapes import Check, boolean, integer, list_of, peer, record
+from .shapes import Check, boolean, identity, integer, list_of, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -202,10 +202,10 @@ _KEYS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Check[Any]]]] = Mappi
         "rule": (Rule, {"name": one_of(*RULES), "fallback": one_of(*RULES), "tolerated": share}),
         "members": (
             Members,
-            {"founders": some(peer, FOUNDER_LIMIT), "open": boolean, "probation": integer(0, 10**6)},
+            {"founders": some(identity, FOUNDER_LIMIT), "open": boolean, "probation": integer(0, 10**6)},
         ),
         "cells": (Cells, {"list": some(one_of("model"), 1)}),
-        "signature": (Signature, {"peer": peer, "signature": hexadecimal(64)}),
+        "signature": (Signature, {"peer": identity, "signature": hexadecimal(64)}),
     }
 )
 _OPTIONAL = frozenset({("round", "steps"), ("round", "seconds")})

@@ -6,16 +6,19 @@ Merkle paths to signed roots, so nothing here needs a signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
 from .errors import RemoteError
-from .ids import Hash, PeerId
 from .messages import MAX_PARTS
-from .ports import Buffer
-from .shapes import hash32, integer, list_of, peer, real, record
+from .shapes import hash32, identity, integer, list_of, real, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .ids import Hash, PeerId
+    from .ports import Buffer
 
 FRAME_VALUES_BYTES = 1 << 20
 """Encoded bytes a frame carries at most; one part always fits."""
@@ -86,7 +89,7 @@ class Pieces:
         return cls(cast("Hash", fields["core"]), cast("PeerId", fields["maker"]), tuple(pieces))
 
 
-_CHECKS = {"core": hash32, "maker": peer, "indices": _INDICES, "norms": list_of(real, 4096), "paths": _PATHS}
+_CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, 4096), "paths": _PATHS}
 
 
 def batches(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:

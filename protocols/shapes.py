@@ -24,7 +24,7 @@ def hash32(value: object) -> Hash:
     return Hash(value)
 
 
-def peer(value: object) -> PeerId:
+def identity(value: object) -> PeerId:
     """A peer id that holds an Ed25519 key."""
     if type(value) is not str:
         raise ValueError("is not a peer id")

@@ -15,11 +15,13 @@ from .canonical import pack, unpack
 from .errors import RemoteError
 from .ids import PROTOCOL, Hash, PeerId, digest
 from .messages import BODIES, Body
-from .shapes import data, peer, record, text
+from .shapes import data, identity, record, text
 from .signing import verify
 
 DOMAIN = f"murmur/{PROTOCOL}"
 SIGNATURE_BYTES = 64
+MAX_RAW = 512 * 1024
+"""Bytes of the largest statement, a roster of 64 commits and as many readys."""
 Sign = Callable[[bytes], bytes]
 
 
@@ -70,7 +72,7 @@ class Scope:
     def decode(self, encoded: bytes, *, sender: str) -> Statement:
         """Parse and verify a statement that ``sender`` handed over; raises RemoteError naming the sender."""
         try:
-            outer = record(unpack(encoded, depth=1), {"peer": peer, "raw": data(len(encoded)), "signature": data(64)})
+            outer = record(unpack(encoded, depth=1), _SIGNED)
             signer, raw, signature = cast("tuple[PeerId, bytes, bytes]", tuple(outer.values()))
             body = self._body(raw)
         except ValueError as error:
@@ -98,4 +100,5 @@ def _any(value: object) -> Any:
     return value
 
 
+_SIGNED = {"peer": identity, "raw": data(MAX_RAW), "signature": data(SIGNATURE_BYTES)}
 _OUTER = {"domain": text(16), "kind": text(16), "run": data(32), "cell": text(64), "slot": data(64), "fields": _any}

@@ -6,14 +6,17 @@ says after how many sealed commits a newcomer stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from .canonical import Value, pack
 from .ids import Hash, PeerId, digest
 from .messages import MAX_VIEW, Record
-from .shapes import boolean, hash32, integer, list_of, peer, real, text
+from .shapes import boolean, hash32, identity, integer, list_of, real, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 NEW, STANDING = "new", "standing"
 
@@ -30,7 +33,7 @@ class Member(Record):
     sealed: int
 
     checks = {
-        "peer": peer,
+        "peer": identity,
         "weight": real,
         "state": text(16),
         "direct": boolean,

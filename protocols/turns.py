@@ -6,12 +6,16 @@ commits, which nobody knows before they are all made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .ids import Hash, PeerId, digest
 from .messages import MAX_REDUCERS
-from .statements import Scope
-from .table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .statements import Scope
+    from .table import Table
 
 MAX_TICKETS = 4
 
@@ -49,7 +53,7 @@ def reducers(table: Table, scope: Scope, round_number: int, direct: Mapping[Peer
 
 
 def tickets(up: Mapping[PeerId, int]) -> dict[PeerId, int]:
-    """Lots in the drawing of parts, 1 to 4: claimed uplink over the median claim, twice; 0 = unknown counts as median."""
+    """Lots in the drawing of parts, 1 to 4: twice the claimed uplink over the median claim; 0 = unknown = median."""
     known = sorted(value for value in up.values() if value > 0)
     median = known[(len(known) - 1) // 2] if known else 0
     return {

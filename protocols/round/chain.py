@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..canonical import Value, pack
 from ..errors import RemoteError
 from ..ids import Hash, PeerId, digest
 from ..messages import MAX_VIEW, Seal, Vote
 from ..shapes import data, hash32, integer, list_of, record
-from ..statements import Scope, Statement
 from ..table import Table, genesis, table_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..statements import Scope, Statement
 
 
 @dataclass(frozen=True)

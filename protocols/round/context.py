@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..compression import get_codec
-from ..ids import Hash, PeerId
-from ..messages import Body, Seal
-from ..statements import Scope, Statement
-from ..table import Table
 from ..turns import coordinator
-from .chain import Head
 from .effects import Effect, Flood, Phase, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
-from .reduction import Applied, Frozen, Reduced, Results
-from .roster import Cast
+
+if TYPE_CHECKING:
+    from ..ids import Hash, PeerId
+    from ..messages import Body, Seal
+    from ..statements import Scope, Statement
+    from ..table import Table
+    from .chain import Head
+    from .reduction import Applied, Frozen, Reduced, Results
+    from .roster import Cast
 
 PAST_SEALS = 64
 """Seals whose late messages are recognised as late."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ids import Hash, PeerId
-from ..messages import Body
-from ..ports import Buffer
-from ..statements import Statement
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..ids import Hash, PeerId
+    from ..messages import Body
+    from ..ports import Buffer
+    from ..statements import Statement
     from .chain import Head
 
 Vector = NDArray[np.float32]

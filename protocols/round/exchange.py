@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import merkle, tensors
 from ..compression import Codec, get_codec
@@ -16,10 +15,16 @@ from ..gram import part_gram, upper
 from ..ids import Hash, PeerId, digest
 from ..messages import Gram
 from ..payloads import Piece, Pieces, batches
-from ..ports import Buffer
-from ..statements import Scope
-from .effects import Setting, Vector
-from .roster import Cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from ..ports import Buffer
+    from ..statements import Scope
+    from .effects import Setting, Vector
+    from .roster import Cast
 
 NORM_TOLERANCE = 1e-6
 """A leaf's squared norm may differ this much, relatively, from that of its decoded bytes (5.2)."""
@@ -165,4 +170,5 @@ def unpack_bits(data: bytes, rows: int, columns: int) -> NDArray[np.bool_]:
 def common_parts(have: Mapping[PeerId, NDArray[np.bool_]], order: Sequence[PeerId]) -> NDArray[np.int64]:
     """[n, n] parts in which both of a pair are present, over all reducers."""
     counts = [have[each].astype(np.int64) for each in order]
-    return np.sum([matrix @ matrix.T for matrix in counts], axis=0, dtype=np.int64)
+    total: NDArray[np.int64] = np.sum([matrix @ matrix.T for matrix in counts], axis=0, dtype=np.int64)
+    return total

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
-from ..ids import PeerId
 from ..messages import Freeze, Gram
-from ..payloads import Pieces
-from ..statements import Statement
-from .context import Context
 from .effects import Work
 from .reducing import start_reduce
 from .reduction import Results, check_gram, freeze_core
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from ..payloads import Pieces
+    from ..statements import Statement
+    from .context import Context
 
 
 def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:

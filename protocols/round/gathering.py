@@ -5,17 +5,19 @@ Handlers return whether the statement was dealt with; False = it does not fit ye
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from ..ids import PeerId
 from ..messages import Commit, Leg, Ready, Roster
 from ..payloads import Pieces
-from ..statements import Statement
 from .context import Context, Round
 from .effects import Final, Push, Train, Window, Work
 from .exchange import Encoded, Inbox, encode_update, pushes
 from .exchanging import try_gram
 from .roster import newcomers_room, read_roster
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from ..statements import Statement
 
 
 def begin(ctx: Context, now: float) -> None:

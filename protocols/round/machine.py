@@ -7,7 +7,7 @@ A statement that does not fit *yet* waits in a bounded pool and is tried again a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
@@ -15,11 +15,13 @@ from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, 
 from ..payloads import Pieces
 from ..statements import Scope, Statement
 from . import exchanging, gathering, reducing, voting
-from .chain import Head
 from .context import Context
 from .effects import Effect, Setting, Trouble, Vector, Window
-from .exchange import Encoded
 from .pool import Pool
+
+if TYPE_CHECKING:
+    from .chain import Head
+    from .exchange import Encoded
 
 Handler = Callable[[Context, Statement, PeerId | None, float], bool]
 

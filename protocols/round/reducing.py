@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..drift import settle
 from ..errors import RemoteError
-from ..ids import PeerId
 from ..messages import Freeze, Result
 from ..payloads import Pieces, batches
-from ..statements import Statement
-from .context import Context
 from .effects import Push, Vector, Work
 from .reduction import Applied, Frozen, Reduced, apply_results, read_freeze, reduce_parts, taken_parts
 from .voting import try_propose
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from ..statements import Statement
+    from .context import Context
 
 
 def start_reduce(ctx: Context, freeze: Freeze) -> None:
@@ -80,11 +82,12 @@ def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
 def try_apply(ctx: Context, now: float) -> None:
     """With every result byte and the weights in hand, take the outer step on a copy of the state."""
     results = ctx.round.results
-    if results is None or ctx.round.frozen is None or results.missing() or not ctx.once("apply"):
+    cast_ = ctx.round.cast
+    if cast_ is None or results is None or ctx.round.frozen is None or results.missing() or not ctx.once("apply"):
         return
     ctx.enter("apply", now)
     params, momentum, drift, setting = ctx.params, ctx.momentum, ctx.drift, ctx.setting
-    encoded, taken = ctx.round.encoded, taken_parts(ctx.round.cast, ctx.round.grams, ctx.me)
+    encoded, taken = ctx.round.encoded, taken_parts(cast_, ctx.round.grams, ctx.me)
 
     def run() -> tuple[Applied, Vector]:
         left = settle(drift, encoded.data, taken, setting.update_codec) if encoded else drift

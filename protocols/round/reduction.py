@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -13,16 +12,20 @@ from ..compression import Codec, get_codec
 from ..errors import RemoteError
 from ..gram import from_upper, plausible, scaled_gram
 from ..ids import Hash, PeerId, digest
-from ..messages import Freeze, Gram
 from ..outer import nesterov_step, state_root
 from ..payloads import Piece, Pieces
 from ..reduce import present_scale, weighted_sum
 from ..rules import weights
-from ..statements import Statement
-from ..table import Table
-from .effects import Setting, Vector
 from .exchange import Inbox, common_parts, part_sizes, unpack_bits
-from .roster import Cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..messages import Freeze, Gram
+    from ..statements import Statement
+    from ..table import Table
+    from .effects import Setting, Vector
+    from .roster import Cast
 
 
 def check_gram(statement: Statement, cast_: Cast) -> None:

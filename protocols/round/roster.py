@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from .. import turns
 from ..errors import RemoteError
 from ..ids import Hash, PeerId, digest
 from ..messages import MAX_CONTRIBUTORS, Commit, Ready, Roster
-from ..statements import Scope, Statement
-from ..table import Table
-from .chain import Head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..statements import Scope, Statement
+    from ..table import Table
+    from .chain import Head
 
 
 @dataclass(frozen=True)

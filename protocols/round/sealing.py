@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from ..ids import Hash, PeerId
 from ..messages import Contribution, ResultRoot, Seal
 from ..table import Table, advance
-from .chain import Head
-from .reduction import Frozen
-from .roster import Cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..ids import Hash, PeerId
+    from .chain import Head
+    from .reduction import Frozen
+    from .roster import Cast
 
 
 def next_table(head: Head, cast: Cast, probation: int) -> Table:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
-from ..ids import Hash, PeerId
 from ..messages import Seal, Vote
-from ..statements import Statement
 from .chain import Head, seal_hash
-from .context import Context
 from .effects import Record, Sealed, Votes
 from .sealing import build_seal, differences, next_table
+
+if TYPE_CHECKING:
+    from ..ids import Hash, PeerId
+    from ..statements import Statement
+    from .context import Context
 
 
 def try_propose(ctx: Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from protocols.outer import state_root
 from protocols.round.chain import check_head, seal_zero
 from protocols.round.effects import Setting, Train, Window
 from protocols.statements import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VALUES = 3 * 32768 + 1000
 SCOPE = Scope(b"r" * 32, "model")
