@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from .data import Corpus
 from .models.gpt import GPT, load_flat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -26,12 +27,14 @@ def held_out_loss(vector: NDArray[np.float32], config: TrainConfig, shards: Sequ
     """
     model = GPT(config.size, config.context)
     load_flat(model, vector)
-    return mean_loss(model, Corpus(shards, config.data, context=config.context).held_out_batches())
+    losses = batch_losses(model, Corpus(shards, config.data, context=config.context).held_out_batches())
+    return fmean(losses)
 
 
-def mean_loss(model: GPT, batches: Sequence[NDArray[np.int64]]) -> float:
-    """Mean nats per byte over batches int64 [rows, context + 1] of equal size, in float32 where the model is."""
+def batch_losses(model: GPT, batches: Sequence[NDArray[np.int64]]) -> Iterator[float]:
+    """Nats per byte of each batch, int64 [rows, context + 1], in float32 where the model is."""
     device = model.head.device
-    with torch.inference_mode():
-        losses = [float(model.loss(torch.from_numpy(batch).to(device))) for batch in batches]
-    return sum(losses) / len(losses)
+    for batch in batches:
+        with torch.inference_mode():
+            loss = float(model.loss(torch.from_numpy(batch).to(device)))
+        yield loss

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .evaluate import mean_loss
+from .evaluate import batch_losses
 from .models.gpt import GPT, flatten, load_flat
 from .training import WindowResult
 
@@ -25,7 +25,7 @@ class Learner:
     """A model and its inner optimizer on one device, fed by a corpus."""
 
     def __init__(self, config: TrainConfig, corpus: Corpus, *, device: str = "cpu") -> None:
-        self._config = config
+        self.config = config
         self._corpus = corpus
         self._device = torch.device(device)
         self._model = GPT(config.size, config.context).to(self._device)
@@ -58,21 +58,28 @@ class Learner:
         return WindowResult(
             end=end,
             steps=len(losses),
-            tokens=len(losses) * self._config.inner.batch * self._config.context,
+            tokens=len(losses) * self.config.inner.batch * self.config.context,
             loss=sum(losses) / len(losses),
             last_loss=losses[-1],
             seconds=time.monotonic() - began,
         )
 
-    def evaluate(self, vector: NDArray[np.float32]) -> float:
-        """Held-out loss of ``vector`` in nats per byte, in float32 also on a GPU."""
+    def evaluate(
+        self, vector: NDArray[np.float32], *, on_step: Callable[[int, float], bool] = lambda step, loss: True
+    ) -> float | None:
+        """Held-out loss of ``vector`` in nats per byte, in float32 also on a GPU; ``on_step`` as in ``train``."""
         load_flat(self._model, vector)
-        return mean_loss(self._model, self._held_out)
+        losses: list[float] = []
+        for loss in batch_losses(self._model, self._held_out):
+            losses.append(loss)
+            if not on_step(len(losses), loss):
+                return None
+        return sum(losses) / len(losses)
 
     def _step(self, optimizer: torch.optim.Optimizer, window: Window, done: int) -> float:
-        inner = self._config.inner
+        inner = self.config.inner
         batch = self._corpus.batch(
-            self._config.seed, window.parent, window.peer, step=window.first_step + done, rows=inner.batch
+            self.config.seed, window.parent, window.peer, step=window.first_step + done, rows=inner.batch
         )
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             loss = self._model.loss(torch.from_numpy(batch).to(self._device))
@@ -88,8 +95,8 @@ class Learner:
 
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
         """The window's optimizer: a new one with zero moments, unless the run keeps them."""
-        if self._optimizer is None or self._config.inner.reset:
-            self._optimizer = make_optimizer(self._model, self._config.inner)
+        if self._optimizer is None or self.config.inner.reset:
+            self._optimizer = make_optimizer(self._model, self.config.inner)
             self._age = 0
         return self._optimizer
 

@@ -108,20 +108,24 @@ class Trainer:
 
     def _answer(self, command: channel.Message, learner: Learner, slots: Slots) -> None:
         request = command["id"]
+        on_step = self._reporter(request)
         if command["kind"] == "evaluate":
-            self._link.send("loss", id=request, loss=learner.evaluate(slots.start))
-            return
-        names = ("parent", "peer", "steps", "seconds", "first_step")
-        window = Window(**{name: command[name] for name in names})
-        result = learner.train(slots.start, window, end=slots.end, on_step=self._reporter(request))
-        if result is None:
-            self._link.send("cancelled", id=request)
-            return
-        fields: dict[str, Any] = {name: getattr(result, name) for name in channel.KINDS["done"] if name != "id"}
-        self._link.send("done", id=request, **fields)
+            loss = learner.evaluate(slots.start, on_step=on_step)
+            if loss is not None:
+                self._link.send("loss", id=request, loss=loss)
+                return
+        else:
+            names = ("parent", "peer", "steps", "seconds", "first_step")
+            window = Window(**{name: command[name] for name in names})
+            result = learner.train(slots.start, window, end=slots.end, on_step=on_step)
+            if result is not None:
+                fields: dict[str, Any] = {name: getattr(result, name) for name in channel.KINDS["done"] if name != "id"}
+                self._link.send("done", id=request, **fields)
+                return
+        self._link.send("cancelled", id=request)
 
     def _reporter(self, request: int) -> Callable[[int, float], bool]:
-        """The callback of a window: sends progress now and then, and says whether to go on."""
+        """What is called between steps: sends progress now and then, and says whether to go on."""
         sent = time.monotonic()
 
         def on_step(step: int, loss: float) -> bool:

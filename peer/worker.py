@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 START_S = 120.0
 """Seconds until a trainer must have loaded torch, model and data."""
-STALL_S = 120.0
-"""Seconds of silence in the middle of a request after which a trainer counts as stuck."""
+STALL_S = 600.0
+"""Seconds of silence in the middle of a request after which a trainer counts as stuck: a step of ``base`` on a slow
+processor takes minutes."""
 STOP_S = 2.0
 """Seconds between asking a trainer to stop and killing it."""
 BACK_OFF_S = (0.5, 30.0)
@@ -40,6 +42,15 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 class TrainerLost(LocalError):
     """The trainer died or got stuck; what it was doing is lost, and a new one is on its way. Ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the trainer was last asked, and where its answer goes."""
+
+    id: int
+    kind: str
+    future: asyncio.Future[channel.Message]
 
 
 class Worker:
@@ -60,7 +71,7 @@ class Worker:
         self.restarts = 0
         self.device: str | None = None
         self._config = config
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or _cores()
         self._progress = progress
         self._stall_s = stall_s
         self._slots: Slots | None = None
@@ -70,8 +81,8 @@ class Worker:
         self._turn = asyncio.Lock()
         self._ready = asyncio.Event()
         self._broken: MurmurError | None = None
-        self._pending: tuple[int, asyncio.Future[channel.Message]] | None = None
-        self._request = 0
+        self._pending: _Request | None = None
+        self._requests = 0
         self._heard = 0.0
         self._failures = 0
         self._stopping = False
@@ -145,17 +156,16 @@ class Worker:
             if vector.shape != self._slots.start.shape:
                 raise LocalError(f"a vector of shape {vector.shape} for {self._slots.start.shape} parameters")
             np.copyto(self._slots.start, vector, casting="no")
-            self._request += 1
-            future: asyncio.Future[channel.Message] = asyncio.get_running_loop().create_future()
+            self._requests += 1
+            request = self._pending = _Request(self._requests, kind, asyncio.get_running_loop().create_future())
             # Whoever asked may be gone when the answer is an error: nobody else has to look at it then.
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._pending = (self._request, future)
+            request.future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._heard = asyncio.get_running_loop().time()
-            self._send(kind, id=self._request, **fields)
+            self._send(kind, id=request.id, **fields)
             try:
-                answer = await self._answer(future)
+                answer = await self._answer(request.future)
             except asyncio.CancelledError:
-                self._send("cancel", id=self._request)
+                self._send("cancel", id=request.id)
                 raise
             self._failures = 0
             return answer
@@ -164,7 +174,7 @@ class Worker:
         """Wait until the trainer has let go of an abandoned request: until then it may still read its slot."""
         if self._pending is not None:
             with contextlib.suppress(MurmurError):
-                await self._answer(self._pending[1])
+                await self._answer(self._pending.future)
 
     async def _answer(self, future: asyncio.Future[channel.Message]) -> channel.Message:
         """The outcome of a request; kills a trainer that stays silent for too long."""
@@ -256,13 +266,15 @@ class Worker:
             self._ready.set()
         elif kind == "error" and message["id"] is None:
             self._break(_error(message))
-        elif self._pending is not None and message["id"] == self._pending[0]:
-            self._settle(kind, message, self._pending[1])
+        elif self._pending is not None and message["id"] == self._pending.id:
+            self._settle(kind, message, self._pending)
 
-    def _settle(self, kind: str, message: channel.Message, future: asyncio.Future[channel.Message]) -> None:
+    def _settle(self, kind: str, message: channel.Message, request: _Request) -> None:
         if kind == "progress":
-            self._progress(message["step"], message["loss"])
+            if request.kind == "train":
+                self._progress(message["step"], message["loss"])
             return
+        future = request.future
         self._pending = None
         if future.done():
             return
@@ -285,8 +297,8 @@ class Worker:
         self._fail(error)
 
     def _fail(self, error: MurmurError) -> None:
-        if self._pending is not None and not self._pending[1].done():
-            self._pending[1].set_exception(error)
+        if self._pending is not None and not self._pending.future.done():
+            self._pending.future.set_exception(error)
         self._pending = None
 
     def _send(self, kind: str, **fields: object) -> None:
@@ -307,6 +319,12 @@ class Worker:
     def _environment() -> dict[str, str]:
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 async def _tail(process: asyncio.subprocess.Process) -> str:
