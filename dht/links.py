@@ -78,6 +78,7 @@ class Link:
         self.error = ""
         self._config = config
         self._now = asyncio.Event()
+        self._idle = asyncio.Event()  # no stream is open
         self._waiters: set[asyncio.Future[FrameStream]] = set()
         self._jitter = random.Random(peer)  # only spreads retries
         self._said = ""
@@ -100,12 +101,17 @@ class Link:
             self._waiters.discard(waiter)
 
     async def close(self) -> None:
-        """End both streams, after what was written, and the task."""
-        await asyncio.gather(*(stream.close() for stream in (self.stream, self.inbound) if stream is not None))
+        """End the outgoing stream once the peer has read everything, the incoming one, and the task."""
+        if self.stream is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.timing.goodbye_s):
+                    await self.stream.say_goodbye()
+                    await self._idle.wait()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._tell(TransportError(self.peer, "the transport is closing"))
-        self.stream = self.inbound = None
+        if self.inbound is not None:
+            self.inbound.abort("closing")
 
     def info(self) -> PeerInfo:
         """A snapshot."""
@@ -156,6 +162,7 @@ class Link:
     async def _watch(self, stream: FrameStream) -> None:
         """Serve the stream until it breaks. The other end sends nothing on it but pings."""
         self.stream, self.error, self._said = stream, "", ""
+        self._idle.clear()
         self._tell(stream)
         self._config.changed()
         try:
@@ -167,6 +174,7 @@ class Link:
         finally:
             stream.abort(self.error or "closing")
             self.stream = None
+            self._idle.set()
             self._config.changed()
         log.info("lost %s", self.error)
 

@@ -61,6 +61,9 @@ class P2pdConfig:
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
     """IPv4 address to listen on."""
+    quic: bool = False
+    """Listen for QUIC too. go-libp2p then prefers it, which halves the throughput and hides a peer's sudden death
+    for half a minute (TCP: milliseconds); it is what punches holes, so it comes with reachability."""
 
 
 class P2pd:
@@ -129,6 +132,8 @@ class P2pd:
 
     async def _launch(self) -> None:
         """Start the process and wait for its ready line."""
+        assert self._directory is not None
+        (self._directory / "p2pd.sock").unlink(missing_ok=True)  # a killed p2pd leaves it, and the next cannot bind
         ready = asyncio.get_running_loop().create_future()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -139,7 +144,7 @@ class P2pd:
                 limit=_LINE_LIMIT,
                 env=os.environ | {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor"},
                 start_new_session=True,  # Ctrl-C is for the daemon, which then stops p2pd in order
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         except OSError as error:
             raise EnvironmentFault(
@@ -148,7 +153,6 @@ class P2pd:
             ) from error
         self._process = process
         self._output = asyncio.create_task(self._read_output(process, ready), name="p2pd output")
-        assert self._directory is not None
         leftovers.record(self._trace, pid=process.pid, directory=self._directory)
         try:
             async with asyncio.timeout(READY_S):
@@ -160,7 +164,7 @@ class P2pd:
 
     def _command(self) -> list[str]:
         host, port = self._config.host, self.port
-        listen = f"/ip4/{host}/tcp/{port},/ip4/{host}/udp/{port}/quic-v1"
+        listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if self._config.quic else "")
         return [
             str(self._binary),
             f"-id={self._config.key}",
@@ -229,10 +233,10 @@ class P2pd:
         process, output = self._process, self._output
         if process is None:
             return
-        for ask in (process.terminate, process.kill):
+        for ask in (signal.SIGTERM, signal.SIGKILL):
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    ask()
+                    os.kill(process.pid, ask)  # Popen.send_signal would reap it behind asyncio's back
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await process.wait()
@@ -297,7 +301,7 @@ def _socket_directory() -> Path:
     raise EnvironmentFault("the temporary directory's path is too long for a socket", remedy="set TMPDIR=/tmp")
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """What the new process does before it becomes p2pd: ask the kernel to kill it when this process dies."""
     if sys.platform != "linux":
         return None

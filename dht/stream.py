@@ -1,5 +1,8 @@
 """One stream to one peer: handshake, frames both ways, heartbeat. Works on any asyncio reader and writer.
 
+p2pd drops what is still under way when the side that wrote it closes first. So whoever wants its last words heard
+waits until the other side has closed: after a refusal, and after the goodbye (an empty ``hello`` frame).
+
 Buffers given to ``send`` must not change until the peer has acted on them: uvloop keeps references to what
 is written, and ``drain`` returning does not mean "sent".
 """
@@ -43,6 +46,8 @@ class Timing:
     """Without a byte from the peer, the stream is dead (libp2p notices after 39.5 s)."""
     send_s: float = 60.0
     """For one frame to be taken, waiting for earlier ones included."""
+    goodbye_s: float = 2.0
+    """For the other side to close."""
     first_retry_s: float = 0.25
     last_retry_s: float = 30.0
     refused_retry_s: float = 120.0
@@ -128,7 +133,7 @@ class FrameStream:
             raw = await self._prefixed(HEADER_LIMIT, "header")
             header = decode_header(raw, run=self._run, peer=self.peer)
             if header.kind == "hello":
-                raise RemoteError(self.peer, "a hello in the middle of the stream")
+                raise _goodbye(self.peer, header.size)
             payload = await self._payload(header.size)
             if header.kind != "ping":
                 return header.kind, payload
@@ -158,14 +163,19 @@ class FrameStream:
         self._verdict = self._verdict or verdict
         self._writer.transport.abort()
 
-    async def close(self, verdict: str = "closed") -> None:
-        """Close after what was written; waits at most a second for it."""
-        self._verdict = self._verdict or verdict
-        self._writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._writer.wait_closed()
-        self._writer.transport.abort()
+    async def say_goodbye(self) -> None:
+        """Ask the other side to close once it has read everything; nothing can be sent afterwards."""
+        with contextlib.suppress(TransportError):
+            await self.send("hello", [])
+        self._verdict = self._verdict or "closing"
+
+    async def outlast(self) -> None:
+        """Read and drop until the other side closes, so that it gets what we said last; then close."""
+        with contextlib.suppress(*_BROKEN, TimeoutError):
+            async with asyncio.timeout(self._timing.goodbye_s):
+                while await self._reader.read(CHUNK):
+                    pass
+        self.abort("closed")
 
     async def _write(self, buffers: Sequence[Buffer]) -> None:
         try:
@@ -201,6 +211,10 @@ class FrameStream:
             raise TransportError(self.peer, self._verdict)
         self._counter.received += size
         return data
+
+
+def _goodbye(peer: PeerId, size: int) -> TransportError | RemoteError:
+    return RemoteError(peer, "a hello in the middle of the stream") if size else TransportError(peer, "said goodbye")
 
 
 def _words(error: BaseException) -> str:

@@ -103,6 +103,11 @@ class StreamTransport:
             raise LocalError("the transport is not attached to p2pd")
         return self._p2p
 
+    @property
+    def attached(self) -> bool:
+        """Whether there is a ``p2p``."""
+        return self._p2p is not None
+
     async def start(self, control: str) -> None:
         """Attach to the p2pd at this control multiaddr and take streams; raises TransportError."""
         await self._attach(control)
@@ -117,7 +122,7 @@ class StreamTransport:
             link.hurry()
 
     async def close(self) -> None:
-        """End all streams and tasks and detach; p2pd ends by itself if nobody else is attached."""
+        """End all streams, after what was sent has arrived, and all tasks; detach, upon which p2pd ends."""
         self._closed = True
         await asyncio.gather(*(link.close() for link in list(self._links.values())))
         await asyncio.gather(*self._endings, return_exceptions=True)
@@ -173,12 +178,15 @@ class StreamTransport:
             targets = [Multiaddr(address) for address in addresses]  # hivemind's own writes /p2p in a form p2pd refuses
         except (MultiaddrError, ValueError) as error:
             raise TransportError(peer, f"not an address: {error}") from error
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.CONNECT,
-            connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
-        )
-        _, (_, writer) = await self._ask(peer, request)
-        writer.close()
+        tcp = [target for target in targets if "tcp" in target]
+        failure = TransportError(peer, "no address to reach it at")
+        for group in (tcp, [target for target in targets if target not in tcp]):  # go-libp2p itself prefers QUIC
+            if group:
+                try:
+                    return await self._dial(peer, group)
+                except TransportError as error:
+                    failure = error
+        raise failure
 
     async def _attach(self, control: str) -> None:
         path = control.removeprefix("/unix")
@@ -238,6 +246,14 @@ class StreamTransport:
         link.route = str(Multiaddr(response.streamInfo.addr))
         return self._stream(link.peer, ends)
 
+    async def _dial(self, peer: PeerId, targets: list[Multiaddr]) -> None:
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.CONNECT,
+            connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
+        )
+        _, (_, writer) = await self._ask(peer, request)
+        writer.close()
+
     async def _ask(self, peer: PeerId, request: Any) -> tuple[Any, Ends]:
         """One request to p2pd on a connection of its own, which becomes the stream when it opens one.
 
@@ -250,7 +266,7 @@ class StreamTransport:
                 await write_pbmsg(ends[1], request)
                 await read_pbmsg_safe(ends[0], response)
                 if response.type == p2pd_pb2.Response.ERROR:
-                    raise TransportError(peer, response.error.msg)
+                    raise TransportError(peer, " ".join(response.error.msg.split())[:400])
             except BaseException:
                 ends[1].transport.abort()
                 raise
@@ -282,7 +298,7 @@ class StreamTransport:
             log.exception("the handler of frames from %s failed", peer)
         finally:
             self._inbound.discard(task)
-            await stream.close()
+            stream.abort("closed")
 
     async def _welcome(self, stream: FrameStream) -> bool:
         """The receiving half of the handshake; False when we part."""
@@ -292,6 +308,7 @@ class StreamTransport:
         await stream.say(Hello(self._own.run, self._own.software, refusal=difference(hello, self._own)))
         if reason:
             log.warning("refused %s: %s", stream.peer, reason)
+            await stream.outlast()
         return not reason
 
     async def _serve(self, stream: FrameStream) -> None:

@@ -1,0 +1,297 @@
+"""Finding the peers of a run: signed records in hivemind's DHT, a node of which runs in our event loop.
+
+Answers are hints: every record is checked against its owner's signature, and nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+
+from protocols.errors import LocalError, RemoteError, TransportError
+
+from .records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from .seeds import Seed, Seeds, SeedTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from protocols.ids import PeerId
+
+    from .transport import StreamTransport
+
+log = logging.getLogger(__name__)
+
+CLOCK_LIMIT_S = 3.0
+"""hivemind's own bound on the difference between two nodes' clocks."""
+
+_WRAPPING_BYTES = 8
+"""hivemind packs every value in msgpack once more."""
+
+_MAX_SEEN = 4096
+
+_reading: ContextVar[bool] = ContextVar("reading", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTiming:
+    """Pauses and deadlines, seconds."""
+
+    lifetime_s: int = 600
+    """A record expires so long after its issue; also the most that we accept from others, plus the clocks' slack."""
+    refresh_s: float = 120.0
+    retry_s: float = 5.0
+    """Before the next attempt to store a record that nobody took."""
+    request_s: float = 3.0
+    """For one request to one node."""
+    search_s: float = 20.0
+    """For one look-up or store in all."""
+    seeds: SeedTiming = SeedTiming()
+
+
+class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
+    """Accepts a peer record of this run only with its owner's signature and no older sequence number than seen."""
+
+    def __init__(self, run: bytes, lifetime_s: float, clock: Callable[[], float] = time.time) -> None:
+        self._run = run
+        self._key = DHTID.generate(source=key_of(run)).to_bytes()
+        self._lifetime_s = lifetime_s
+        self._clock = clock
+        self._seen: dict[str, PeerRecord] = {}
+
+    def validate(self, record: DHTRecord) -> bool:
+        """hivemind asks this for every value that it is told to store or that it was given."""
+        try:
+            checked = self._check(record)
+        except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
+            log.debug("refused a directory record: %s", error)
+            return False
+        self._remember(checked)
+        return True
+
+    def _check(self, record: DHTRecord) -> PeerRecord:
+        if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
+            raise ValueError("not a peer record of this run, or too large")
+        owner, value = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        if not isinstance(owner, str) or not isinstance(value, bytes):
+            raise ValueError("not a peer record")
+        found = decode_record(value, source=owner[:64])
+        if found.peer != owner or found.run != self._run:
+            raise RemoteError(owner[:64], "record belongs to another peer or run")
+        # A record prolonged by somebody else would outlive its successor, since hivemind keeps what expires last.
+        if found.expires != record.expiration_time:
+            raise RemoteError(owner, "record's expiry was changed")
+        if found.expires > self._clock() + self._lifetime_s + CLOCK_LIMIT_S:
+            raise RemoteError(owner, "record is valid for too long")
+        last = self._seen.get(owner)
+        # A node that missed an update hands out one old record among many good ones: `peers` sorts that out.
+        if last is not None and found.sequence < last.sequence and not _reading.get():
+            raise RemoteError(owner, "record is older than one seen before")
+        return found
+
+    def _remember(self, record: PeerRecord) -> None:
+        last = self._seen.get(record.peer)
+        if last is not None and last.sequence >= record.sequence:
+            return
+        if len(self._seen) >= _MAX_SEEN:
+            now = self._clock()
+            self._seen = {peer: seen for peer, seen in self._seen.items() if seen.expires > now}
+        if record.peer in self._seen or len(self._seen) < _MAX_SEEN:
+            self._seen[record.peer] = record
+
+    def newest(self, record: PeerRecord) -> PeerRecord:
+        """The newest record seen of this one's peer."""
+        last = self._seen.get(record.peer)
+        return last if last is not None and last.sequence > record.sequence else record
+
+
+class Directory:
+    """This peer's node of the DHT. Network trouble shows in ``seeds`` and in empty answers, never as an exit."""
+
+    def __init__(
+        self,
+        transport: StreamTransport,
+        run: bytes,
+        sign: Callable[[bytes], bytes],
+        *,
+        timing: DirectoryTiming | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``sign`` makes this peer's Ed25519 signature; ``clock`` gives unix seconds."""
+        self._transport = transport
+        self._run = run
+        self._sign = sign
+        self._timing = timing or DirectoryTiming()
+        self._clock = clock
+        self._validator = RecordValidator(run, self._timing.lifetime_s, clock)
+        self._node: Any = None
+        self._seeds: Seeds | None = None
+        self._record: PeerRecord | None = None
+        self._sequence = 0
+        self._changed = asyncio.Event()
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self, initial_peers: Sequence[str]) -> None:
+        """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd)."""
+        await self._create_node()
+        self._seeds = Seeds(initial_peers, self._enter, timing=self._timing.seeds)
+        self._refresher = asyncio.create_task(self._refresh(), name="directory refresh")
+
+    async def rebind(self) -> None:
+        """After the transport's ``rebind``: a new node on the new p2pd, the same seeds and record."""
+        if self._refresher is None:
+            return
+        await self._create_node()
+        if self._seeds is not None:
+            self._seeds.retry()
+        self._changed.set()
+
+    async def close(self) -> None:
+        """End all tasks and the node."""
+        if self._seeds is not None:
+            await self._seeds.close()
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+            self._refresher = None
+        await self._end_node()
+
+    def seeds(self) -> list[Seed]:
+        """Entry addresses and how they fare."""
+        return self._seeds.states() if self._seeds is not None else []
+
+    async def seeds_tried(self) -> None:
+        """Wait until every seed was tried once."""
+        if self._seeds is not None:
+            await self._seeds.tried()
+
+    def announce(self, record: PeerRecord) -> None:
+        """Keep this peer's record in the directory from now on; its sequence and expiry are set at each issue.
+
+        Raises LocalError at once when the record is too large, malformed or not this peer's.
+        """
+        if record.peer != self._transport.peer or record.run != self._run:
+            raise LocalError("a peer announces only its own record, in its own run")
+        encode_record(record, self._sign)
+        self._record = record
+        self._changed.set()
+
+    async def peers(self) -> list[PeerRecord]:
+        """The unexpired records of all peers of the run that can be found now, this one's included, by peer id."""
+        token = _reading.set(True)
+        try:
+            answer = await self._search(lambda node: node.get(key_of(self._run), latest=True))
+        finally:
+            _reading.reset(token)
+        entries = answer.value if answer is not None and isinstance(answer.value, dict) else {}
+        found = {}
+        for owner, entry in entries.items():
+            try:  # what lies in our own store was checked when it came; what came over the wire, on arrival
+                record = decode_record(entry.value, source=str(owner)[:64])
+            except (RemoteError, TypeError) as error:
+                log.debug("ignored a directory record: %s", error)
+                continue
+            found[record.peer] = self._validator.newest(record)
+        now = self._clock()
+        return [found[peer] for peer in sorted(found) if found[peer].expires > now]
+
+    async def _create_node(self) -> None:
+        await self._end_node()
+        try:
+            async with asyncio.timeout(self._timing.search_s):
+                self._node = await DHTNode.create(
+                    p2p=self._transport.p2p,
+                    wait_timeout=self._timing.request_s,
+                    record_validator=self._validator,
+                    # Caches hand out dictionaries in which some records are old.
+                    cache_locally=False,
+                    cache_nearest=0,
+                    cache_on_store=False,
+                    ensure_bootstrap_success=False,
+                )
+        except Exception as error:  # hivemind raises whatever its parts raise
+            raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
+
+    async def _end_node(self) -> None:
+        node, self._node = self._node, None
+        if node is None:
+            return
+        node.is_alive = False
+        if self._transport.attached and node.p2p is self._transport.p2p:
+            with contextlib.suppress(Exception):  # its p2pd may just have died, and its handlers with it
+                async with asyncio.timeout(self._timing.request_s):
+                    await node.shutdown()
+
+    async def _search(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        """One operation on the node; None when it fails, whatever the reason."""
+        if self._node is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timing.search_s):
+                return await ask(self._node)
+        except TimeoutError:
+            log.info("the directory gave no answer within %.0f s", self._timing.search_s)
+        except Exception as error:  # hivemind raises whatever its parts raise; trouble here is never fatal
+            log.info("the directory failed: %r", error)
+        return None
+
+    async def _refresh(self) -> None:
+        while True:
+            self._changed.clear()
+            stored = self._record is None or await self._issue(self._record)
+            pause = self._timing.refresh_s if stored else self._timing.retry_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+
+    async def _issue(self, record: PeerRecord) -> bool:
+        now = self._clock()
+        self._sequence = next_sequence(self._sequence, int(now * 1000))
+        expires = int(now) + self._timing.lifetime_s
+        issued = replace(record, sequence=self._sequence, expires=expires)
+        value = encode_record(issued, self._sign)
+        key, owner = key_of(self._run), record.peer
+        stored = await self._search(lambda node: node.store(key, value, float(expires), subkey=owner))
+        return bool(stored)
+
+    async def _enter(self, peer: PeerId, address: str) -> None:
+        """Try one seed: reach it, compare clocks, get to know its neighbours. Raises TransportError."""
+        node = self._node
+        if node is None:
+            raise TransportError(peer, "the directory node is not running")
+        await self._transport.dial(peer, [address])
+        remote = PeerID.from_base58(peer)
+        before = self._clock()
+        try:
+            request = dht_pb2.PingRequest(peer=node.protocol.node_info)
+            answer = await node.protocol.get_stub(remote).rpc_ping(request, timeout=self._timing.request_s)
+        except Exception as error:  # hivemind raises whatever its parts raise
+            raise TransportError(
+                peer, f"reached, but it serves no directory: {error or type(error).__name__}"
+            ) from error
+        offset = answer.dht_time - (before + self._clock()) / 2
+        if abs(offset) > CLOCK_LIMIT_S:
+            ahead = "ahead of" if offset > 0 else "behind"
+            raise TransportError(
+                peer, f"its clock is {abs(offset):.1f} s {ahead} ours ({CLOCK_LIMIT_S:.0f} s allowed): set the clock"
+            )
+        is_new = node.protocol.routing_table.get(peer_id=remote) is None
+        met = await node.protocol.call_ping(remote)
+        if met is None:
+            raise TransportError(peer, "stopped answering")
+        await node.protocol.update_routing_table(met, remote)  # call_ping leaves it to a task that has not run yet
+        if is_new:
+            await self._search(lambda node: node.find_nearest_nodes([node.node_id]))
+            self._changed.set()  # our record belongs on the nodes just met
