@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 FAST := not real and not network and not browser
 
-.PHONY: up swarm install dev corpus lint wheel test test-all test-unit test-real test-network test-browser bench clean
+.PHONY: up swarm install dev corpus lint map wheel test test-all test-unit test-real test-network test-browser bench clean
 
 up: install
 	$(BIN)/murmur up
@@ -43,8 +43,13 @@ lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	scripts/check-sizes
+	$(BIN)/python scripts/file-map --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The README's list of files, from the files' own first lines.
+map: dev
+	$(BIN)/python scripts/file-map
 
 wheel: dev
 	$(BIN)/python tests/wheel_check.py

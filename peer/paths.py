@@ -23,11 +23,6 @@ class Home:
         return self.root / "identity.key"
 
     @property
-    def journal(self) -> Path:
-        """What this key has signed, one slot a line; never leaves the key."""
-        return self.root / "journal"
-
-    @property
     def api(self) -> Path:
         """Port and token of the running daemon, mode 0600."""
         return self.root / "api.json"
@@ -36,11 +31,6 @@ class Home:
     def lock(self) -> Path:
         """Held by the running daemon."""
         return self.root / "daemon.lock"
-
-    @property
-    def processes(self) -> Path:
-        """Process ids and start times of children, to reap what a killed daemon left."""
-        return self.root / "processes.json"
 
     @property
     def log(self) -> Path:

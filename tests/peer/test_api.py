@@ -8,6 +8,8 @@ import http.client
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,3 +256,41 @@ def test_the_client_finds_no_daemon_afterwards(tmp_path: Path) -> None:
     server.home.api.write_text(left_over)
     with pytest.raises(NoDaemon):
         client.request(server.home, "GET", "/api/v1/status")
+
+
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from peer.api import ApiServer
+from peer.paths import Home
+
+async def main():
+    end = asyncio.Event()
+    server = ApiServer(Home(Path(sys.argv[1])), snapshot=dict, stop=end.set)
+    await server.start(0)
+    print("up", flush=True)
+    await end.wait()
+    await server.close()
+    sys.stdin.read()  # the last work of a daemon, until the test lets it end
+
+asyncio.run(main())
+"""
+
+
+def test_stop_returns_only_when_the_process_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-c", DAEMON, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"up\n"
+        results: list[Exit] = []
+        stopping = threading.Thread(target=lambda: results.append(client.stop(Home(tmp_path), as_json=True)))
+        stopping.start()
+        stopping.join(1.0)
+        assert stopping.is_alive(), "stop returned while the process was still at work"
+        daemon.stdin.close()
+        stopping.join(20)
+        assert results == [Exit.DONE]
+        assert daemon.wait(5) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "state": "stopped"}
+    assert not (tmp_path / "api.json").exists()
