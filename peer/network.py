@@ -37,7 +37,7 @@ class Network:
 
     def __init__(self, options: UpOptions, home: Home, run: bytes, identity: Identity, reporter: Reporter) -> None:
         self._options, self._run, self._reporter = options, run, reporter
-        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port), self._restarted)
+        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
         self._session: Session | None = None
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")

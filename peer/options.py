@@ -20,6 +20,8 @@ class UpOptions:
     """Model size of an embedded run; a manifest has its own."""
     data: Path | None = None
     """Folder of the run's text files; None = the embedded corpus."""
+    listen: str = "0.0.0.0"
+    """IPv4 address on which peers are taken; 127.0.0.1 keeps everything on this machine."""
     p2p_port: int = 0
     """0 = any."""
     api_port: int = 0
@@ -59,7 +61,7 @@ class SwarmOptions:
     json: Path | None = None
     """Where the report goes."""
     trace: Path | None = None
-    """A folder for every frame that each peer received."""
+    """A folder for updates and seals, which are then replayed in memory."""
     keep: bool = False
     """Leave the temporary homes behind."""
     timeout: float = 0.0

@@ -105,7 +105,9 @@ class StateStore:
         """Keep what is about to be committed, so that the commit can be honoured after a crash."""
         meta = {"parent": parent.hex(), "steps": str(steps), "tokens": str(tokens)}
         self._write(self._pending(parent), save({"drift": drift}, metadata=meta))
-        for old in sorted(self.folder.glob("pending-*.safetensors"), key=lambda path: path.stat().st_mtime)[:-2]:
+        for old in sorted(self.folder.glob("pending-*.safetensors"), key=lambda path: path.stat().st_mtime)[
+            : -self._keep
+        ]:
             old.unlink(missing_ok=True)
 
     def load_pending(self, parent: Hash) -> tuple[Vector, int, int] | None:

@@ -1,0 +1,7 @@
+"""``python -m peer`` is ``murmur``."""
+
+from __future__ import annotations
+
+from .cli import main
+
+main()

@@ -1,0 +1,243 @@
+"""The command: start the swarm, follow it line by line, check it, write the report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protocols.compression import get_codec
+from protocols.errors import LocalError
+from protocols.ids import short
+from protocols.round.exchange import part_sizes
+
+from ..corpus import load_shards
+from ..evaluate import held_out_loss
+from ..exits import Exit
+from ..models import initial_vector
+from ..settings import train_config
+from . import report
+from .baseline import Baselines
+from .harvest import common_rounds, gather, params_of
+from .launch import Launcher, Peer
+from .replay import replay_check, write_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from protocols.round.effects import Vector
+
+    from ..options import SwarmOptions
+
+ROUND_S = 120.0
+"""Allowed for each round when no time-out was given; and as much again for the start."""
+LOOK_S = 0.25
+
+
+def run(options: SwarmOptions) -> int:
+    """``murmur swarm``: 0 only if every check holds."""
+    folder = Path(tempfile.mkdtemp(prefix="murmur-swarm-"))
+    try:
+        document = asyncio.run(Swarm(options, folder).run())
+    finally:
+        if options.keep:
+            pass
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    _write(document, options.json)
+    for check in document["checks"]:
+        if not check["ok"]:
+            pass
+    return Exit.DONE if document["ok"] else Exit.FAILED
+
+
+class Swarm:
+    """One run of the command."""
+
+    def __init__(self, options: SwarmOptions, folder: Path) -> None:
+        self._options = options
+        self._launcher = Launcher(options, folder)
+        self._config = train_config(self._launcher.manifest, None)
+        self._shards = load_shards(self._config.data)
+        self._losses: dict[int, float] = {}
+        self._quiet = str(options.json) == "-"
+
+    async def run(self) -> dict[str, Any]:
+        """Everything from the first daemon to the report."""
+        self._say(
+            f"run {self._launcher.run.hex()[:12]}: {len(self._launcher.peers)} real daemons, "
+            f"{self._options.rounds} rounds of {self._config.size}"
+        )
+        try:
+            async with asyncio.timeout(self._options.timeout or ROUND_S * (self._options.rounds + 1)):
+                await self._launcher.start()
+                self._tell_peers()
+                await self._measure(0, initial_vector(self._config.size, self._config.context, self._config.seed))
+                await self._follow()
+        except TimeoutError:
+            self._say("out of time: ending the daemons")
+        except LocalError as error:
+            self._say(str(error))
+        finally:
+            await self._launcher.stop()
+        return await self._conclude()
+
+    async def _follow(self) -> None:
+        """Print a line for every round that all peers have sealed, until all daemons ended."""
+        while any(peer.running for peer in self._launcher.peers):
+            self._look()
+            harvests = await asyncio.to_thread(
+                gather, self._launcher.peers, self._launcher.run, self._config.parameters
+            )
+            for number in common_rounds(harvests):
+                params = None if number in self._losses else await asyncio.to_thread(params_of, harvests, number)
+                if params is not None:
+                    await self._measure(number, params)
+                    self._tell_round(number, [each.log[number] for each in harvests])
+            if any(peer.process is not None and peer.process.returncode for peer in self._launcher.peers):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _measure(self, number: int, params: Vector) -> None:
+        self._losses[number] = await self._looking(asyncio.to_thread(held_out_loss, params, self._config, self._shards))
+
+    async def _looking(self, work: Awaitable[float]) -> float:
+        """Do something longer without losing sight of the daemons."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK_S)
+            self._look()
+        return task.result()
+
+    def _look(self) -> None:
+        for peer in self._launcher.peers:
+            peer.look()
+
+    async def _conclude(self) -> dict[str, Any]:
+        harvests = await asyncio.to_thread(gather, self._launcher.peers, self._launcher.run, self._config.parameters)
+        for number in common_rounds(harvests):
+            if number not in self._losses and (params := params_of(harvests, number)) is not None:
+                await self._measure(number, params)
+                self._tell_round(number, [each.log[number] for each in harvests])
+        numbers = sorted({number for each in harvests for number in each.log})
+        codecs = self._launcher.manifest.codec
+        values = self._config.parameters
+        outcome = report.Outcome(
+            rounds_wanted=self._options.rounds,
+            peers=[_peer_entry(each.peer, sorted(each.log)) for each in harvests],
+            logs={each.peer.identity.peer: each.log for each in harvests},
+            hashes={
+                n: {each.peer.identity.peer: each.state_hash(n) for each in harvests if n in each.log} for n in numbers
+            },
+            losses=self._losses,
+            orphans=[pid for peer in self._launcher.peers for pid in peer.orphans()],
+            part_bytes=(_part_bytes(codecs.update, values), _part_bytes(codecs.result, values)),
+        )
+        found = report.checks(outcome)
+        if self._options.trace is not None:
+            await asyncio.to_thread(write_trace, self._options.trace, self._launcher, harvests)
+            found.append(await asyncio.to_thread(replay_check, self._options.trace))
+        baseline = await self._baseline()
+        found += report.baseline_checks(self._losses.get(self._options.rounds), baseline, len(harvests))
+        return self._document(outcome, found, baseline)
+
+    async def _baseline(self) -> dict[str, float | None]:
+        if not self._options.baseline:
+            return {"alone": None, "adamw": None}
+        self._say("baselines: one peer alone and plain AdamW, each at three rates")
+        baselines = Baselines(self._launcher.manifest, self._config, self._shards)
+        return await asyncio.to_thread(baselines.run, self._options.rounds, self._say)
+
+    def _document(
+        self, outcome: report.Outcome, found: list[dict[str, Any]], baseline: dict[str, float | None]
+    ) -> dict[str, Any]:
+        ok = all(check["ok"] for check in found)
+        self._say(f"{'ok' if ok else 'FAILED'}: {sum(c['ok'] for c in found)} of {len(found)} checks hold")
+        return {
+            "schema": 1,
+            "ok": ok,
+            "config": self._describe(),
+            "checks": found,
+            "peers": outcome.peers,
+            "rounds": report.rounds(outcome),
+            "baseline": baseline,
+        }
+
+    def _describe(self) -> dict[str, Any]:
+        manifest, options = self._launcher.manifest, self._options
+        return {
+            "run_id": self._launcher.run.hex(),
+            "peers": options.peers,
+            "drivers": 0,
+            "rounds": options.rounds,
+            "seed": options.seed,
+            "size": manifest.model.size,
+            "steps": manifest.round.steps,
+            "codec": manifest.codec.update,
+            "result_codec": manifest.codec.result,
+            "rule": manifest.rule.name,
+            "kill": [],
+            "attack": [],
+            "from": 2,
+            "versions": {name: version(name) for name in ("murmuration", "torch", "numpy", "hivemind")},
+        }
+
+    def _tell_peers(self) -> None:
+        for peer in self._launcher.peers:
+            self._say(f"  peer {peer.index}   {peer.identity.peer}   pid {peer.process.pid if peer.process else '–'}")
+
+    def _tell_round(self, number: int, entries: list[dict[str, Any]]) -> None:
+        first = entries[0]
+        seals = {entry["seal"] for entry in entries}
+        agreed = (
+            f"seal {first['seal'][:8]} on all {len(entries)}" if len(seals) == 1 else f"{len(seals)} DIFFERENT SEALS"
+        )
+        seconds = max(sum(entry["seconds"].values()) for entry in entries)
+        self._say(
+            f"round {number:>3}   held-out {self._losses[number]:.3f} {_bar(self._losses, number)}   {agreed}   "
+            f"coordinator {short(first['coordinator'])}   {seconds:.1f} s"
+        )
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr if self._quiet else sys.stdout, flush=True)
+
+
+def _bar(losses: dict[int, float], number: int, width: int = 24) -> str:
+    """The loss as a bar: full at the loss before training, empty at 1 nat."""
+    share = (losses[number] - 1.0) / max(losses[0] - 1.0, 1e-9)
+    filled = max(0, min(width, round(width * share)))
+    return "█" * filled + "·" * (width - filled)
+
+
+def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
+    return {
+        "id": peer.identity.peer,
+        "index": peer.index,
+        "kind": "honest",
+        "cell": "model",
+        "exit_code": peer.process.returncode if peer.process else None,
+        "killed": None,
+        "first_round": sealed[0] if sealed else None,
+        "last_round": sealed[-1] if sealed else None,
+        "rss_peak": peer.rss_peak,
+        "p2pd_bytes": None,
+        "banned_in": None,
+    }
+
+
+def _part_bytes(codec: str, values: int) -> int:
+    """Encoded bytes of a whole part."""
+    return part_sizes(get_codec(codec), values)[0]
+
+
+def _write(document: dict[str, Any], path: Path | None) -> None:
+    text = json.dumps(document, indent=1)
+    if str(path) == "-":
+        pass
+    elif path is not None:
+        path.write_text(text + "\n")

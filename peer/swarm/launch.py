@@ -1,0 +1,175 @@
+"""Homes, keys and manifest of a local swarm, and its daemons as child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dht.p2pd import die_with_parent
+from protocols.errors import ConfigError, LocalError, MurmurError
+from protocols.ids import digest
+from protocols.manifest import Manifest, render, run_id, sign
+from protocols.manifest_defaults import Choices, default_manifest
+
+from .. import client, corpus
+from ..identity import Identity
+from ..paths import Home
+from ..runs import plays
+
+if TYPE_CHECKING:
+    from ..options import SwarmOptions
+
+LOOPBACK = "127.0.0.1"
+ADDRESS_S = 60.0
+"""Until a daemon must have an address that the next can join."""
+STOP_S = 15.0
+"""Between asking a daemon to end and killing it."""
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def keys(options: SwarmOptions) -> list[Identity]:
+    """The peers' keys, a function of the seed, in order of their index."""
+    seed = options.seed.to_bytes(8, "big")
+    return [Identity.from_seed(digest(b"murmur swarm", seed, bytes([index]))) for index in range(options.peers)]
+
+
+def local_manifest(options: SwarmOptions, identities: list[Identity]) -> Manifest:
+    """A run of this swarm alone: all its keys are founders, its seed is the swarm's. Raises ConfigError."""
+    if options.run != corpus.NAME:
+        raise ConfigError(
+            f"murmur swarm makes its own run of {corpus.NAME}; it cannot found {options.run!r}",
+            remedy="leave out --run, or start `murmur up --run FILE` once for each key",
+        )
+    chosen = {name: getattr(options, name) for name in ("size", "steps", "codec", "rule")}
+    choices = Choices(seed=options.seed, **{name: value for name, value in chosen.items() if value is not None})
+    manifest = default_manifest(choices, founders=[each.peer for each in identities], shards=plays())
+    return sign(manifest, identities[0].peer, identities[0].sign)
+
+
+@dataclass
+class Peer:
+    """One daemon of the swarm and what is seen of it from outside."""
+
+    index: int
+    identity: Identity
+    home: Home
+    process: asyncio.subprocess.Process | None = None
+    rss_peak: int = 0
+    family: set[tuple[int, float]] = field(default_factory=set)
+    """(pid, start time) of every process it ever had."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the daemon has not ended."""
+        return self.process is not None and self.process.returncode is None
+
+    def look(self) -> None:
+        """Take note of the daemon's memory and of its children."""
+        if not self.running or self.process is None:
+            return
+        try:
+            daemon = psutil.Process(self.process.pid)
+            self.rss_peak = max(self.rss_peak, daemon.memory_info().rss)
+            for each in (daemon, *daemon.children(recursive=True)):
+                self.family.add((each.pid, each.create_time()))
+        except psutil.Error:
+            return
+
+    def orphans(self) -> list[int]:
+        """Processes of this daemon's that outlived it."""
+        found = []
+        for pid, started in sorted(self.family):
+            try:
+                process = psutil.Process(pid)
+                if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(pid)
+            except psutil.Error:
+                continue
+        return found
+
+    def last_words(self) -> str:
+        """The last line the daemon printed."""
+        try:
+            lines = (self.home.root / "output").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+
+class Launcher:
+    """Starts the daemons of a swarm one after another and ends them."""
+
+    def __init__(self, options: SwarmOptions, folder: Path) -> None:
+        identities = keys(options)
+        self.manifest = local_manifest(options, identities)
+        self.run = run_id(self.manifest)
+        self.peers = [Peer(index, each, Home(folder / f"peer-{index}")) for index, each in enumerate(identities)]
+        self._options, self._file = options, folder / "run.toml"
+        self._file.write_text(render(self.manifest))
+
+    async def start(self) -> None:
+        """Start everybody; each but the first joins through the first. Raises LocalError when one does not come up."""
+        entry: list[str] = []
+        for peer in self.peers:
+            peer.home.create()
+            peer.identity.save(peer.home.key)
+            await self._spawn(peer, entry)
+            if len(self.peers) > 1 and not entry:
+                entry = [f"--join={await self._address(peer)}"]
+
+    async def stop(self) -> None:
+        """Ask every daemon to end, kill what does not, reap all."""
+        for peer in self.peers:
+            if peer.running and peer.process is not None:
+                peer.process.terminate()
+        await asyncio.gather(*(self._end(peer) for peer in self.peers))
+
+    async def _spawn(self, peer: Peer, entry: list[str]) -> None:
+        command = [
+            *(sys.executable, "-P", "-m", "peer", "up", "--json"),
+            *(f"--home={peer.home.root}", f"--run={self._file}", f"--rounds={self._options.rounds}"),
+            *(f"--listen={LOOPBACK}", "--threads=1", f"--keep-checkpoints={self._options.rounds + 1}"),
+            *(["--alone"] if len(self.peers) == 1 else entry),
+        ]
+        with (peer.home.root / "output").open("wb") as output:
+            peer.process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=_ROOT,
+                preexec_fn=die_with_parent(),
+            )
+
+    async def _address(self, peer: Peer) -> str:
+        """The peer's TCP address, once its status knows it."""
+        async with asyncio.timeout(ADDRESS_S):
+            while peer.running:
+                for address in await asyncio.to_thread(_addresses, peer.home):
+                    if "/tcp/" in address:
+                        return address
+                await asyncio.sleep(0.2)
+        raise LocalError(f"peer {peer.index} did not start: {peer.last_words()}")
+
+    @staticmethod
+    async def _end(peer: Peer) -> None:
+        if peer.process is None:
+            return
+        try:
+            await asyncio.wait_for(peer.process.wait(), STOP_S)
+        except TimeoutError:
+            peer.process.kill()
+            await peer.process.wait()
+
+
+def _addresses(home: Home) -> list[str]:
+    """What a daemon says of its addresses; none while it does not answer."""
+    try:
+        return [str(each) for each in client.request(home, "GET", "/api/v1/status")["reach"]["addresses"]]
+    except MurmurError:
+        return []

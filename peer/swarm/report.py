@@ -1,0 +1,183 @@
+"""The JSON report of a swarm and the checks it must pass (contracts.md). Pure: harvested values in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PHASES = ("train", "commit", "roster", "exchange", "reduce", "check", "seal", "apply")
+SPREAD_PEERS, SPREAD_PARTS = 4, 12
+"""From so many peers and parts on, the parts must be spread over at least three of them."""
+SLACK_BYTES = 1_000_000
+"""What a process may receive in a round beyond parts and results."""
+
+
+@dataclass
+class Outcome:
+    """All that the checks look at. Rounds are numbered from 1; round 0 is the state before training."""
+
+    rounds_wanted: int
+    peers: list[dict[str, Any]]
+    logs: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    """Peer id → round → the daemon's own entry."""
+    hashes: Mapping[int, Mapping[str, str | None]]
+    """Round → peer id → state hash recomputed by the parent."""
+    losses: Mapping[int, float]
+    orphans: list[int] = field(default_factory=list)
+    part_bytes: tuple[int, int] = (0, 0)
+    """Encoded bytes of one part: of an update, of a result."""
+
+
+def rounds(outcome: Outcome) -> list[dict[str, Any]]:
+    """The report's ``rounds``: what the peers agree on once, what differs per peer by id."""
+    out = [_round_zero(outcome)]
+    for number in sorted(outcome.hashes):
+        entries = {peer: log[number] for peer, log in outcome.logs.items() if number in log}
+        if entries:
+            out.append(_round(outcome, number, entries))
+    return out
+
+
+def _round_zero(outcome: Outcome) -> dict[str, Any]:
+    return {"round": 0, "cell": "model", "held_out_loss": outcome.losses.get(0)}
+
+
+def _round(outcome: Outcome, number: int, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    first = next(iter(entries.values()))
+    every = entries.values()
+    return {
+        "round": number,
+        "cell": "model",
+        "void": False,
+        "reason": None,
+        "final": any(entry["final"] for entry in every),
+        "held_out_loss": outcome.losses.get(number),
+        "coordinator": first["coordinator"],
+        "contributors": first["contributors"],
+        "weights": first["weights"],
+        "tokens": first["tokens"],
+        "reducers": {str(part): owner for part, owner in enumerate(first["reducers"])},
+        "votes": max(entry["votes"] for entry in every),
+        "view": first["view"],
+        "certified": True,
+        "seal": first["seal"],
+        "state_hashes": dict(outcome.hashes[number]),
+        "bytes_sent": {peer: entry["bytes_sent"] for peer, entry in entries.items()},
+        "bytes_received": {peer: entry["bytes_received"] for peer, entry in entries.items()},
+        "payload_bytes": sum(entry["payload"][0] for entry in every),
+        "payload_values": sum(entry["payload"][1] for entry in every),
+        "seconds": _seconds(every),
+        "verdicts": {peer: entry["verdict"] for peer, entry in entries.items()},
+    }
+
+
+def _seconds(entries: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The slowest peer's time in each phase; ``check`` is 0 until results are checked."""
+    out = dict.fromkeys(PHASES, 0.0)
+    total = 0.0
+    for entry in entries:
+        total = max(total, sum(entry["seconds"].values()))
+        for phase, seconds in entry["seconds"].items():
+            out[phase] = max(out[phase], seconds)
+    return {**out, "total": total}
+
+
+def checks(outcome: Outcome) -> list[dict[str, Any]]:
+    """Every check with its verdict and what it saw."""
+    found = [
+        _rounds_sealed(outcome),
+        _one_hash(outcome),
+        _hash_recomputed(outcome),
+        _loss_falls(outcome),
+        _check("exit_codes", [f"peer {p['index']}: {p['exit_code']}" for p in outcome.peers if p["exit_code"] != 0]),
+        _check("no_orphans", [f"process {pid}" for pid in outcome.orphans]),
+        _check("no_honest_banned", [p["id"] for p in outcome.peers if p["banned_in"] is not None]),
+    ]
+    parts = len(_sample(outcome).get("reducers", []))
+    if len(outcome.peers) >= SPREAD_PEERS and parts >= SPREAD_PARTS:
+        found.append(_reducers_spread(outcome))
+    if len(outcome.peers) > 1:
+        found.append(_traffic_bounded(outcome))
+    return found
+
+
+def baseline_checks(last: float | None, baseline: Mapping[str, float | None], peers: int) -> list[dict[str, Any]]:
+    """The swarm against one peer alone (2 % better, with four or more peers) and plain AdamW at the same steps."""
+    out = []
+    for name, margin in (("alone", 0.98), ("adamw", 1.0)):
+        reference = baseline[name]
+        if reference is not None and last is not None and peers >= SPREAD_PEERS:
+            wrong = [] if last <= margin * reference else [f"{last:.4f} against {reference:.4f}"]
+            out.append(_check(f"below_{name}", wrong))
+    return out
+
+
+def _check(name: str, wrong: list[str]) -> dict[str, Any]:
+    return {"name": name, "ok": not wrong, "detail": "; ".join(wrong[:8])}
+
+
+def _sample(outcome: Outcome) -> Mapping[str, Any]:
+    """Any one entry."""
+    return next((entry for log in outcome.logs.values() for entry in log.values()), {})
+
+
+def _rounds_sealed(outcome: Outcome) -> dict[str, Any]:
+    wrong = [
+        f"peer {peer['index']} ended at round {peer['last_round']}"
+        for peer in outcome.peers
+        if peer["last_round"] != outcome.rounds_wanted
+    ]
+    return _check("rounds_sealed", wrong)
+
+
+def _one_hash(outcome: Outcome) -> dict[str, Any]:
+    wrong = []
+    for number in range(1, outcome.rounds_wanted + 1):
+        seals = {log[number]["seal"] for log in outcome.logs.values() if number in log}
+        states = {log[number]["state_hash"] for log in outcome.logs.values() if number in log}
+        if len(seals) != 1 or len(states) != 1:
+            wrong.append(f"round {number}: {len(seals)} seals, {len(states)} states")
+    return _check("one_hash_per_round", wrong)
+
+
+def _hash_recomputed(outcome: Outcome) -> dict[str, Any]:
+    wrong = [
+        f"round {number}, {peer}: said {log[number]['state_hash'][:12]}, is {str(outcome.hashes[number].get(peer))[:12]}"
+        for peer, log in outcome.logs.items()
+        for number in log
+        if number in outcome.hashes and outcome.hashes[number].get(peer) != log[number]["state_hash"]
+    ]
+    return _check("hash_recomputed", wrong)
+
+
+def _loss_falls(outcome: Outcome) -> dict[str, Any]:
+    first, last = outcome.losses.get(0), outcome.losses.get(outcome.rounds_wanted)
+    fell = first is not None and last is not None and last < first
+    return _check("loss_falls", [] if fell else [f"from {first} to {last}"])
+
+
+def _reducers_spread(outcome: Outcome) -> dict[str, Any]:
+    wrong = []
+    log = next(iter(outcome.logs.values()))
+    for number, entry in log.items():
+        owned = Counter(entry["reducers"])
+        if len(owned) < 3 or 3 * max(owned.values()) > 2 * len(entry["reducers"]):
+            wrong.append(f"round {number}: {sorted(owned.values())} parts")
+    return _check("reducers_spread", wrong)
+
+
+def _traffic_bounded(outcome: Outcome) -> dict[str, Any]:
+    """Nobody receives more in a round than its parts from every contributor, the results, and 1 MB."""
+    wrong = []
+    for peer, log in outcome.logs.items():
+        for number, entry in log.items():
+            owned = sum(owner == peer for owner in entry["reducers"])
+            bound = owned * len(entry["contributors"]) * outcome.part_bytes[0]
+            bound += len(entry["reducers"]) * outcome.part_bytes[1] + SLACK_BYTES
+            if entry["bytes_received"] > bound:
+                wrong.append(f"round {number}, {peer}: {entry['bytes_received']} bytes, bound {bound}")
+    return _check("traffic_bounded", wrong)
