@@ -41,6 +41,8 @@ class Node:
     frames: list[tuple[PeerId, str, bytes]] = field(default_factory=list)
     neighbours: frozenset[PeerId] = frozenset()
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    restarted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the transport is attached to a restarted p2pd."""
 
     async def until(self, condition: Callable[[], bool], within: float = 15.0) -> None:
         """Wait for frames or changes of the neighbours until ``condition`` holds."""
@@ -64,8 +66,12 @@ async def _open_node(home: Path, number: int, run: bytes = RUN, timing: Timing =
         node.neighbours = neighbours
         node.changed.set()
 
+    async def on_restart(control: str) -> None:
+        await transport.rebind(control)
+        node.restarted.set()
+
     transport = StreamTransport(TransportConfig(run, "test 1", timing), on_frame, on_neighbours=on_neighbours)
-    p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"), transport.rebind)
+    p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"), on_restart)
     node = Node(identity, p2pd, transport)
     async with p2pd:
         await transport.start(p2pd.control)

@@ -117,20 +117,7 @@ def test_another_protocol_is_refused_in_words_on_both_sides(
         asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("sent", "complaint"),
-    [
-        (b"\xff\xff\xff\x7f", "header of 2147483647 bytes, limit 1024"),
-        (encode_header(Header("parts", RUN, 1 << 40)), "parts frame of 1099511627776 bytes, limit 1310720"),
-        (encode_header(Header("loan", RUN, 1)), "unknown frame kind 'loan'"),
-        (encode_header(Header("parts", b"y" * 32, 1)), "belongs to another run"),
-        (encode_hello(Hello(RUN, "again")), "header has missing or unknown fields"),
-        (b"\x05\0\0\0hello", "header is not msgpack"),
-    ],
-)
-def test_garbage_is_hung_up_on_and_the_others_go_on(
-    open_node: OpenNode, caplog: pytest.LogCaptureFixture, sent: bytes, complaint: str
-) -> None:
+def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with open_node(1) as ours, open_node(2) as stranger:
             p2p = stranger.transport.p2p
@@ -138,12 +125,12 @@ def test_garbage_is_hung_up_on_and_the_others_go_on(
             _, reader, writer = await p2p.call_binary_stream_handler(_raw_id(p2p, ours), PROTOCOL_ID)
             writer.write(encode_hello(Hello(RUN, "liar")))
             assert (await _read_hello(reader)).refusal == ""
-            writer.write(sent)  # nothing follows: the complaint cannot have waited for the payload
+            writer.write(encode_header(Header("parts", RUN, 1 << 40)))  # and no payload: nobody may wait for it
             async with asyncio.timeout(5):
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
-            assert f"hung up on {stranger.transport.peer}: {complaint}" in caplog.text
+            assert f"hung up on {stranger.transport.peer}: parts frame of 1099511627776 bytes, limit" in caplog.text
             assert ours.transport.hang_ups == 1 and not ours.frames
 
             await stranger.transport.connect(ours.transport.peer, [])

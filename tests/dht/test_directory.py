@@ -1,0 +1,123 @@
+"""Directory nodes over real p2pd: peers that know one seed find each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dht.directory import Directory, DirectoryTiming
+from dht.records import PeerRecord
+from dht.seeds import SeedTiming
+from peer.identity import Identity
+from protocols.errors import ConfigError, LocalError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    OpenNode = Callable[..., AbstractAsyncContextManager[Any]]
+
+RUN = bytes(range(32))
+QUICK = DirectoryTiming(retry_s=0.2, seeds=SeedTiming(first_retry_s=0.1, last_retry_s=0.5, recheck_s=0.5))
+
+
+@contextlib.asynccontextmanager
+async def _directory(node: Any, seeds: list[str], clock: Callable[[], float] = time.time) -> AsyncIterator[Directory]:
+    directory = Directory(node.transport, RUN, node.identity.sign, timing=QUICK, clock=clock)
+    await directory.start(seeds)
+    try:
+        yield directory
+    finally:
+        await directory.close()
+
+
+def _record(node: Any) -> PeerRecord:
+    addresses = tuple(node.transport.addresses())
+    return PeerRecord(RUN, node.transport.peer, addresses, ("trainer",), "0.1.0", head_round=3, sequence=0, expires=0)
+
+
+async def _find(directory: Directory, wanted: set[str]) -> dict[str, PeerRecord]:
+    async with asyncio.timeout(20):
+        while True:
+            found = {record.peer: record for record in await directory.peers()}
+            if set(found) >= wanted:
+                return found
+
+
+def test_peers_find_each_other_through_one_seed_and_connect(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            seed, one, two = [await stack.enter_async_context(open_node(number)) for number in (1, 2, 3)]
+            await stack.enter_async_context(_directory(seed, []))
+            dead = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.from_seed(bytes(32)).peer}"
+            address = seed.transport.addresses()[0]
+            first = await stack.enter_async_context(_directory(one, [address, dead]))
+            second = await stack.enter_async_context(_directory(two, [address]))
+            first.announce(_record(one))
+            second.announce(_record(two))
+            everyone = {one.transport.peer, two.transport.peer}
+            for directory in (first, second):
+                found = await _find(directory, everyone)
+                assert found[one.transport.peer].addresses == tuple(one.transport.addresses())
+                assert abs(found[one.transport.peer].sequence / 1000 - time.time()) < 60
+            await one.transport.connect(two.transport.peer, found[two.transport.peer].addresses)
+
+            await first.seeds_tried()
+            good, bad = first.seeds()
+            assert (good.address, good.state, good.error, good.retry_s) == (address, "ok", None, None)
+            assert bad.address == dead and bad.state in {"failed", "trying"}
+            assert bad.error is not None and "refused" in bad.error
+
+            with pytest.raises(LocalError, match="only its own record"):
+                first.announce(_record(two))
+
+    asyncio.run(scenario())
+
+
+def test_record_comes_back_after_a_restart_of_p2pd(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as seed, open_node(2) as one, _directory(seed, []) as there:
+            async with _directory(one, seed.transport.addresses()) as here:
+                here.announce(_record(one))
+                before = (await _find(there, {one.transport.peer}))[one.transport.peer]
+                os.kill(one.p2pd.pid, signal.SIGKILL)
+                async with asyncio.timeout(15):
+                    await one.restarted.wait()
+                    await here.rebind()
+                    while (await _find(there, {one.transport.peer}))[one.transport.peer].sequence == before.sequence:
+                        pass
+
+    asyncio.run(scenario())
+
+
+def test_wrong_clock_is_named_with_its_offset(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as seed, open_node(2) as late, _directory(seed, []):
+            addresses = seed.transport.addresses()
+            async with _directory(late, addresses, lambda: time.time() - 10) as directory:
+                await directory.seeds_tried()
+                (state,) = directory.seeds()
+                assert state.state in {"failed", "trying"} and state.error is not None
+                assert "its clock is 10.0 s ahead of ours (3 s allowed)" in state.error
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("address", ["", "seed.example.org", "/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/Qm"])
+def test_malformed_seed_is_a_configuration_error(open_node: OpenNode, address: str) -> None:
+    async def scenario() -> None:
+        from dht.seeds import Seeds  # noqa: PLC0415
+
+        async def attempt(*_: object) -> None:
+            raise AssertionError("never tried")
+
+        with pytest.raises(ConfigError, match="seed|peer id"):
+            Seeds([address], attempt, timing=SeedTiming())
+
+    asyncio.run(scenario())

@@ -1,0 +1,146 @@
+"""p2pd's life: tied to ours, never shared, never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dht import leftovers
+from dht.p2pd import P2pd, P2pdConfig, find_binary
+from peer.identity import Identity
+from protocols.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from dht.p2pd import P2pd, P2pdConfig
+
+async def main():
+    home = Path(sys.argv[1])
+    p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"))
+    await p2pd.start()
+    print(p2pd.pid, p2pd.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> P2pdConfig:
+    Identity.from_seed(bytes(32)).save(tmp_path / "key")
+    return P2pdConfig(tmp_path, tmp_path / "key", host="127.0.0.1")
+
+
+def test_no_p2pd_survives_kill_9_and_the_port_is_free_again(config: P2pdConfig) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(config.home)], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
+    ) as owner:
+        assert owner.stdout is not None
+        pid, port = map(int, owner.stdout.readline().split())
+        orphan = psutil.Process(pid)
+        assert orphan.is_running() and orphan.exe() == str(find_binary().resolve())
+        with pytest.raises(EnvironmentFault, match=rf"another daemon \(process {owner.pid}\) uses"):
+            leftovers.reap(config.home / "p2pd.pid")
+        owner.kill()
+        orphan.wait(timeout=5)
+
+    async def restart() -> None:
+        async with P2pd(P2pdConfig(config.home, config.key, port=port, host="127.0.0.1")) as p2pd:
+            assert p2pd.port == port and p2pd.pid != pid
+
+    asyncio.run(restart())
+    assert not (config.home / "p2pd.pid").exists()
+
+
+def test_leftover_is_reaped_only_when_it_is_surely_ours(config: P2pdConfig, tmp_path: Path) -> None:
+    trace = config.home / "p2pd.pid"
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    with subprocess.Popen(
+        [find_binary(), f"-listen=/unix{sockets}/p2pd.sock", "-hostAddrs=/ip4/127.0.0.1/tcp/0", "-b=0"],
+        stdout=subprocess.PIPE,
+    ) as left:
+        assert left.stdout is not None
+        left.stdout.readline()
+        leftovers.record(trace, pid=left.pid, directory=sockets)
+        true = json.loads(trace.read_text()) | {"owner": 2**22 - 1}  # a daemon that is no more
+        for wrong in ({"started": true["started"] - 10}, {"executable": sys.executable}):
+            trace.write_text(json.dumps(true | wrong | {"directory": str(tmp_path / "none")}))
+            assert not leftovers.reap(trace) and left.poll() is None
+        trace.write_text(json.dumps(true))
+
+        async def start() -> None:
+            async with P2pd(config):
+                assert left.poll() is not None and not sockets.exists()
+
+        asyncio.run(start())
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": 1}', json.dumps({"pid": "x"})])
+def test_unreadable_trace_is_ignored(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p2pd.pid").write_text(text)
+    assert not leftovers.reap(tmp_path / "p2pd.pid")
+
+
+def test_own_process_is_never_reaped(tmp_path: Path) -> None:
+    me = psutil.Process()
+    trace = leftovers.Trace(me.pid, me.create_time() - 100, me.exe(), 2**22 - 1, 0.0, "")
+    (tmp_path / "p2pd.pid").write_text(json.dumps(asdict(trace)))
+    assert not leftovers.reap(tmp_path / "p2pd.pid")
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_port_in_use_is_one_clear_error(config: P2pdConfig, kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
+        port = taken.getsockname()[1]
+        p2pd = P2pd(P2pdConfig(config.home, config.key, port=port, host="127.0.0.1"))
+        with pytest.raises(EnvironmentFault, match=f"port {port} is in use") as caught:
+            asyncio.run(p2pd.start())
+        assert "--p2p-port" in caught.value.remedy
+        assert p2pd.pid is None and not (config.home / "p2pd.pid").exists()
+
+
+def test_a_second_p2pd_does_not_share_the_port(config: P2pdConfig, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with P2pd(config) as first:
+            other = tmp_path / "other"
+            Identity.from_seed(bytes([1]) * 32).save(other / "key")
+            with pytest.raises(EnvironmentFault, match="in use"):
+                await P2pd(P2pdConfig(other, other / "key", port=first.port, host="127.0.0.1")).start()
+
+    asyncio.run(scenario())
+
+
+def test_corrupt_key_is_told_in_words(config: P2pdConfig) -> None:
+    config.key.write_bytes(b"nonsense")
+    p2pd = P2pd(config)
+    with pytest.raises(EnvironmentFault, match="p2pd ended at once"):
+        asyncio.run(p2pd.start())
+    assert p2pd.pid is None and not (config.home / "p2pd.pid").exists()
+
+
+def test_stop_leaves_neither_process_nor_files(config: P2pdConfig) -> None:
+    async def scenario() -> tuple[int, str]:
+        async with P2pd(config) as p2pd:
+            assert p2pd.pid is not None
+            return p2pd.pid, p2pd.control
+
+    pid, control = asyncio.run(scenario())
+    assert not psutil.pid_exists(pid)  # a zombie would still exist
+    assert not os.path.exists(os.path.dirname(control.removeprefix("/unix")))

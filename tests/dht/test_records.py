@@ -1,0 +1,144 @@
+"""Signed peer records and the validator that guards the directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.directory import RecordValidator
+from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from peer.identity import Identity
+from protocols.canonical import pack, unpack
+from protocols.errors import LocalError, RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUN = bytes(range(32))
+NOW = 1_700_000_000
+ALICE, MALLORY = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2))
+RECORD = PeerRecord(
+    run=RUN,
+    peer=ALICE.peer,
+    addresses=(f"/ip4/192.168.1.7/tcp/4001/p2p/{ALICE.peer}",),
+    roles=("trainer",),
+    version="0.1.0",
+    head_round=12,
+    sequence=NOW * 1000,
+    expires=NOW + 600,
+)
+
+
+def _validator() -> RecordValidator:
+    return RecordValidator(RUN, 600, lambda: NOW)
+
+
+def _entry(record: PeerRecord, sign: Callable[[bytes], bytes] = ALICE.sign, **changes: Any) -> Any:
+    """The record as hivemind shows it to a validator."""
+    from hivemind.dht.routing import DHTID  # noqa: PLC0415
+    from hivemind.dht.validation import DHTRecord  # noqa: PLC0415
+
+    fields = {
+        "key": DHTID.generate(source=key_of(record.run)).to_bytes(),
+        "subkey": msgpack.packb(record.peer),
+        "value": msgpack.packb(encode_record(record, sign)),
+        "expiration_time": float(record.expires),
+    }
+    return DHTRecord(**(fields | changes))
+
+
+def test_record_round_trip() -> None:
+    assert decode_record(encode_record(RECORD, ALICE.sign), source="test") == RECORD
+
+
+@given(st.integers(0, len(encode_record(RECORD, ALICE.sign)) - 1), st.integers(1, 255))
+def test_any_changed_byte_is_refused(position: int, change: int) -> None:
+    encoded = bytearray(encode_record(RECORD, ALICE.sign))
+    encoded[position] ^= change
+    with pytest.raises(RemoteError, match="^test: "):
+        decode_record(bytes(encoded), source="test")
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused(raw: bytes) -> None:
+    with pytest.raises(RemoteError, match="^test: "):
+        decode_record(raw, source="test")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"sequence": -1}, "number out of range"),
+        ({"sequence": True}, "number out of range"),
+        ({"expires": 2**63}, "number out of range"),
+        ({"head_round": 1.0}, "number out of range"),
+        ({"run": RUN[:31]}, "names no run"),
+        ({"addresses": ["x"] * 17}, "list longer than 16"),
+        ({"addresses": "x"}, "list longer than 16"),
+        ({"addresses": ["x" * 513]}, "longer than 512"),
+        ({"roles": [1]}, "not printable"),
+        ({"version": "0.1\n"}, "not printable"),
+        ({"peer": MALLORY.peer}, "is not signed by it"),
+        ({"peer": "nobody"}, "is not signed by it"),
+        ({"extra": 1}, "missing or unknown fields"),
+    ],
+)
+def test_signed_nonsense_is_refused(change: dict[str, Any], complaint: str) -> None:
+    body: Any = unpack(encode_record(RECORD, ALICE.sign))
+    body["record"] |= change
+    body["signature"] = ALICE.sign(b"murmur/1/peer-record\0" + pack(body["record"]))
+    with pytest.raises(RemoteError, match=complaint):
+        decode_record(pack(body), source="test")
+
+
+def test_too_large_is_refused_in_words_by_both_sides() -> None:
+    large = replace(RECORD, addresses=tuple("/dns4/" + "x" * 1100 for _ in range(16)))
+    with pytest.raises(
+        LocalError, match=rf"a peer record of \d+ bytes is larger than the directory takes \({RECORD_LIMIT}"
+    ):
+        encode_record(large, ALICE.sign)
+    with pytest.raises(RemoteError, match=f"peer record of {RECORD_LIMIT + 1} bytes, limit {RECORD_LIMIT}"):
+        decode_record(bytes(RECORD_LIMIT + 1), source="test")
+    with pytest.raises(LocalError, match="longer than 64"):
+        encode_record(replace(RECORD, version="x" * 65), ALICE.sign)
+
+
+def test_sequence_grows_when_the_clock_is_set_back() -> None:
+    assert next_sequence(0, 5_000) == 5_000
+    assert next_sequence(5_000, 4_000) == 5_001
+
+
+def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
+    validator = _validator()
+    newer = replace(RECORD, sequence=RECORD.sequence + 1)
+    assert validator.validate(_entry(RECORD)) and validator.validate(_entry(newer))
+    assert validator.validate(_entry(newer))  # what is stored is shown again
+    assert not validator.validate(_entry(RECORD))
+    assert validator.newest(RECORD) == newer
+    assert _validator().validate(_entry(RECORD))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        _entry(RECORD, MALLORY.sign),
+        _entry(RECORD, subkey=msgpack.packb(MALLORY.peer)),
+        _entry(RECORD, subkey=b""),
+        _entry(RECORD, subkey=msgpack.packb(None)),
+        _entry(RECORD, value=b""),
+        _entry(RECORD, value=msgpack.packb("text")),
+        _entry(RECORD, value=msgpack.packb(encode_record(RECORD, ALICE.sign)) + b"\0"),
+        _entry(RECORD, value=msgpack.packb(bytes(RECORD_LIMIT + 9))),
+        _entry(RECORD, expiration_time=RECORD.expires + 60.0),
+        _entry(RECORD, key=bytes(20)),
+        _entry(replace(RECORD, expires=NOW + 6000)),
+        _entry(replace(RECORD, run=b"z" * 32)),
+    ],
+)
+def test_validator_refuses(entry: Any) -> None:
+    assert not _validator().validate(entry)
