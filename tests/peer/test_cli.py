@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -118,11 +117,13 @@ def test_commands_load_nothing_heavy_and_answer_at_once(tmp_path: Path) -> None:
     assert not loaded & {"torch", "hivemind", "libp2p", "numpy", "trio", "starlette", "uvicorn", "asyncio", "psutil"}
 
     def once() -> float:
-        start = time.perf_counter()
+        """Seconds of CPU, which a busy machine does not stretch as it does the wall clock's."""
+        before = os.times()
         assert murmur(tmp_path, "status").returncode == Exit.NO_DAEMON
-        return time.perf_counter() - start
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
-    assert min(once() for _ in range(5)) < 0.5
+    assert min(once() for _ in range(3)) < 0.4
 
 
 def test_init_show_verify_and_sign_on_files(tmp_path: Path) -> None:
