@@ -30,8 +30,8 @@ Rows = list[Row]
 NEGLIGIBLE = 2.0**-20
 """Weights below this share of the largest are exactly 0: the row leaves the sum (redteam.md 30)."""
 
-ITERATIONS = 64
-"""Weiszfeld steps."""
+ITERATIONS = 128
+"""Weiszfeld steps. Rows in two camps of equal weight have no single median: then it stays between them."""
 
 SMOOTHING = 2.0**-10
 """Distances below about this share of the clipping norm no longer pull harder."""

@@ -46,7 +46,7 @@ def test_sums_of_part_grams_of_nearly_parallel_rows_are_plausible(seed: int) -> 
 def test_part_gram_refuses_what_is_not_finite_or_not_float32() -> None:
     rows = np.ones((2, 9), dtype=np.float32)
     with pytest.raises(ValueError, match="two-dimensional float32"):
-        gram.part_gram(rows.astype(np.float64))  # type: ignore[arg-type]
+        gram.part_gram(rows.astype(np.float64))
     with pytest.raises(ValueError, match="two-dimensional float32"):
         gram.part_gram(rows[0])
     rows[1, 8] = np.inf
