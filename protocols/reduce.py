@@ -44,7 +44,9 @@ def weighted_sum(rows: Sequence[Vector], row_weights: Sequence[float], scale: fl
         if len(row) != len(rows[0]):
             raise ValueError(f"rows of {len(rows[0])} and {len(row)} values")
     pairs = [(row, np.float32(w)) for row, w in zip(rows, row_weights, strict=True) if np.float32(w) != 0]
-    out = np.zeros(len(rows[0]), dtype=np.float32)
+    if not pairs:
+        return np.zeros(len(rows[0]), dtype=np.float32)
+    out = np.empty(len(rows[0]), dtype=np.float32)
     scratch = np.empty(min(BLOCK, len(out)), dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(out), BLOCK):
@@ -56,7 +58,8 @@ def weighted_sum(rows: Sequence[Vector], row_weights: Sequence[float], scale: fl
                 else:
                     np.multiply(values, weight, out=scratch[: len(block)])
                     np.add(block, scratch[: len(block)], out=block)
-            np.multiply(block, np.float32(scale), out=block)
+            if scale != 1:  # which would change nothing
+                np.multiply(block, np.float32(scale), out=block)
     if not is_finite(out):
         raise ValueError("the weighted sum is not finite")
     return out
