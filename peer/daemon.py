@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 LINGER_S = 10.0
 """After the last round: how long to wait for its seal to become final, so that the others get our votes."""
+PATIENCE_S = 60.0
+"""A phase that lasts longer shows for whom it waits."""
 PULSE_S = 1.0
 """How often figures that nobody reports (memory, traffic, waiting) are read for the status."""
 TRAINER_TRIES = 3
@@ -98,6 +100,8 @@ class Daemon:
         self._worker = Worker(self._run.training, threads=options.threads, progress=self._on_progress)
         self._stopping = asyncio.Event()
         self._machine: Machine | None = None
+        self._session: Session | None = None
+        self._waiting = ("train", 0.0)
         self._evaluations: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -116,6 +120,7 @@ class Daemon:
             await self._worker.start()
             stack.push_async_callback(self._worker.stop)
             session, outbox = await self._start_session(stack)
+            self._session = session
             await self._until_done(session, outbox)
         self._reporter.say(f"stopped at sealed round {self._head().round}", event="stopped", round=self._head().round)
         return Exit.DONE
@@ -235,7 +240,25 @@ class Daemon:
             daemon = st.Daemon(process.pid, process.memory_info().rss)
             trainer = st.Child(self._worker.pid, self._worker.rss, self._worker.restarts)
             self._reporter.apply(st.Processes(daemon, self._reporter.status.processes.p2pd, trainer))
+            self._tell_waiting()
             await asyncio.sleep(PULSE_S)
+
+    def _tell_waiting(self) -> None:
+        """Say that nobody is there, and for whom a round waits unusually long."""
+        if self._machine is None or self._session is None or self._session.stopping.is_set():
+            return
+        lonely = len(self._machine.head.table.voters) > 1 and not self._reporter.status.peers.total
+        state: st.State = "seeking" if lonely else "training"
+        if self._reporter.status.state != state:
+            reason = st.Reason("no_peers", "no other member is connected yet") if lonely else st.Reason()
+            self._reporter.apply(st.StateChanged(state, time.time(), reason))
+        phase, peers = self._machine.waiting()
+        if phase != self._waiting[0]:
+            self._waiting = (phase, time.monotonic())
+            self._reporter.apply(st.Cleared("waiting"))
+        elif phase != "train" and time.monotonic() - self._waiting[1] > PATIENCE_S:
+            names = ", ".join(short(each) for each in peers) or "its own work"
+            self._reporter.apply(st.Warned("waiting", f"{phase}: waiting for {names}", "they may be slow or offline"))
 
     def _load_run(self) -> Run:
         manifest = load_run(self._options, self._identity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 LOOK_S = (1.0, 15.0)
 """First and longest pause between looks into the directory; back to the first when neighbours change."""
 SHOW_S = 1.0
+ANNOUNCE_S = 60.0
+"""A new head goes into the directory at most this often."""
 
 
 class Network:
@@ -44,6 +47,7 @@ class Network:
         self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours)
         self._directory = Directory(self.transport, run, identity.sign)
         self._tasks: list[asyncio.Task[None]] = []
+        self._announced, self._due = 0, 0.0
 
     async def start(self, session: Session) -> None:
         """Start everything; frames go to ``session``. Raises EnvironmentFault (port, p2pd), ConfigError (addresses)."""
@@ -88,7 +92,8 @@ class Network:
         self._announce()
 
     def _announce(self) -> None:
-        head = self._reporter.status.round.last_sealed or 0
+        head = self._announced = self._reporter.status.round.last_sealed or 0
+        self._due = time.monotonic() + ANNOUNCE_S
         addresses = tuple(self.transport.addresses())
         record = PeerRecord(
             self._run, self.transport.peer, addresses, ("contributor",), version("murmuration"), head, 0, 0
@@ -125,6 +130,8 @@ class Network:
     async def _show(self) -> None:
         """Bring the network's figures into the status document."""
         while True:
+            if self._reporter.status.round.last_sealed != self._announced and time.monotonic() >= self._due:
+                self._announce()
             neighbours = len(self.transport.neighbours())
             sent, received = self.traffic()
             self._reporter.apply(st.Peers(total=neighbours, direct=neighbours))

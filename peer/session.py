@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from protocols.errors import LocalError, RemoteError
-from protocols.ids import PeerId, short
+from protocols.ids import PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
     Effect,
@@ -210,9 +210,3 @@ class Session:
     def _spawn(self, run: Coroutine[None, None, None], name: str) -> None:
         assert self._tasks is not None
         self._tasks.create_task(run, name=name)
-
-
-def waiting_text(machine: Machine) -> str:
-    """``waiting for 12D3…f4Q to commit``: what the round needs next, for a person."""
-    phase, peers = machine.waiting()
-    return f"{phase}: waiting for {', '.join(short(each) for each in peers) or 'its own work'}"
