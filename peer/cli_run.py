@@ -49,7 +49,7 @@ def _init_flags(verbs: Commands) -> None:
     flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
     flag("--rounds", type=at_least(0), default=0, metavar="R", help="rounds of the run; 0 = open end")
     flag("--steps", type=at_least(1), default=25, metavar="H", help="inner steps of a round (%(default)s)")
-    flag("--codec", default="float32", help="how updates are encoded: float32, bf16, int8 or int4 (%(default)s)")
+    flag("--codec", default="float32", help="how updates are encoded: float32 or int8 (%(default)s)")
     flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
     flag("--founder", action="append", default=[], metavar="ID", help="another founder; may be repeated")

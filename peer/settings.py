@@ -5,8 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from protocols import compression
-from protocols.errors import ConfigError
 from protocols.round.effects import Setting
 
 from .training import DataConfig, InnerConfig, ShardEntry, TrainConfig
@@ -49,15 +47,7 @@ def train_config(manifest: Manifest, folder: Path | None) -> TrainConfig:
 
 
 def round_setting(manifest: Manifest, values: int) -> Setting:
-    """What the round machine is told; raises ConfigError for values that this version does not know."""
-    if manifest.codec.block != compression.INT8_BLOCK or float(manifest.codec.error_feedback) != 1.0:
-        raise ConfigError(
-            f"the run wants codec blocks of {manifest.codec.block} and an error feedback of "
-            f"{manifest.codec.error_feedback}; this version has {compression.INT8_BLOCK} and 1",
-            remedy="update murmur",
-        )
-    for codec in (manifest.codec.update, manifest.codec.result):
-        compression.get_codec(codec)
+    """What the round machine is told."""
     return Setting(
         values=values,
         update_codec=manifest.codec.update,

@@ -9,6 +9,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .compression import CODECS, INT8_BLOCK
 from .errors import ConfigError
 from .ids import PROTOCOL
 from .manifest import (
@@ -28,6 +29,7 @@ from .manifest import (
     Window,
     verify,
 )
+from .rules import RULES
 from .shapes import Check, boolean, identity, integer, list_of, record
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ TEXT_LIMIT = 1 << 20
 """Characters of a manifest."""
 SHARD_LIMIT = 4096
 FOUNDER_LIMIT = 1024
-CODECS = ("float32", "bf16", "int8", "int4")
-RULES = ("default", "mean")
 
 _DECIMAL = re.compile(r"\d{1,9}(\.\d{1,12})?([eE][+-]?\d)?")
 _FRACTION = re.compile(r"\d{1,4}/[1-9]\d{0,3}")
@@ -119,18 +119,6 @@ def betas(value: object) -> tuple[str, ...]:
     return pair
 
 
-def power_of_two(low: int, high: int) -> Check[int]:
-    """A power of two in [low, high]."""
-
-    def check(value: object) -> int:
-        number = integer(low, high)(value)
-        if number & (number - 1):
-            raise ValueError("is not a power of two")
-        return number
-
-    return check
-
-
 def shards(value: object) -> tuple[ShardEntry, ...]:
     """Shards with different ids, none empty."""
     entries = some(_shard, SHARD_LIMIT)(value)
@@ -195,8 +183,8 @@ _KEYS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Check[Any]]]] = Mappi
             {
                 "update": one_of(*CODECS),
                 "result": one_of(*CODECS),
-                "block": power_of_two(16, 1024),
-                "error_feedback": decimal("0", "1"),
+                "block": integer(INT8_BLOCK, INT8_BLOCK),
+                "error_feedback": decimal("1", "1"),
             },
         ),
         "rule": (Rule, {"name": one_of(*RULES), "fallback": one_of(*RULES), "tolerated": share}),

@@ -146,7 +146,7 @@ def _one_hash(outcome: Outcome) -> dict[str, Any]:
 
 def _hash_recomputed(outcome: Outcome) -> dict[str, Any]:
     wrong = [
-        f"round {number}, {peer}: said {log[number]['state_hash'][:12]}, is {str(outcome.hashes[number].get(peer))[:12]}"
+        f"round {number}, {peer}: {log[number]['state_hash'][:12]} is {str(outcome.hashes[number].get(peer))[:12]}"
         for peer, log in outcome.logs.items()
         for number in log
         if number in outcome.hashes and outcome.hashes[number].get(peer) != log[number]["state_hash"]

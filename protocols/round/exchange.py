@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .effects import Setting, Vector
     from .roster import Cast
 
+MAX_NORM2 = 2.0**180
+"""Largest squared norm of a part: sums of 64 such rows stay far inside float32."""
 NORM_TOLERANCE = 1e-6
 """A leaf's squared norm may differ this much, relatively, from that of its decoded bytes (5.2)."""
 
@@ -66,6 +68,8 @@ def encode_update(drift: Vector, codec_name: str, scope: Scope, parent: Hash, pe
     for index in range(tensors.part_count(len(update))):
         encoded = codec.encode(tensors.part_view(update, index))
         norm2 = squared_norm(codec.decode(encoded, len(tensors.part_view(update, index))))
+        if norm2 > MAX_NORM2:
+            raise ValueError("the trained update is larger than any training makes it")
         data.append(encoded)
         norms.append(norm2)
         leaves.append(_leaf(scope, parent, peer, index, norm2, encoded))
@@ -116,6 +120,8 @@ class Inbox:
         if not merkle.verify(root, leaf, index=piece.index, count=count, path=piece.path):
             raise ValueError("is not what it committed to")
         norm2 = squared_norm(self._decode(piece.index, piece.data))
+        if norm2 > MAX_NORM2:
+            raise ValueError("is larger than any training makes it")
         if abs(norm2 - piece.norm2) > NORM_TOLERANCE * norm2:
             raise ValueError(f"claims squared norm {piece.norm2:.6g}, has {norm2:.6g}")
 

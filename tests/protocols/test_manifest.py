@@ -15,11 +15,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.compression import CODECS
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL, peer_id
 from protocols.manifest import Manifest, ShardEntry, Window, render, run_id, sign, to_plain, verify
 from protocols.manifest_defaults import CONTEXTS, Choices, default_manifest
-from protocols.manifest_text import CODECS, RULES, parse, parse_unsigned
+from protocols.manifest_text import parse, parse_unsigned
+from protocols.rules import RULES
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"\x01" * 32)
 FOUNDER = peer_id(KEY.public_key().public_bytes_raw())
