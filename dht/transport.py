@@ -86,6 +86,7 @@ class StreamTransport:
         self._counters: dict[PeerId, Counter] = {}
         self._inbound: set[asyncio.Task[Any]] = set()
         self._endings: set[asyncio.Task[None]] = set()
+        self._unreached: dict[PeerId, str] = {}
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
         self.hang_ups = 0
@@ -179,14 +180,20 @@ class StreamTransport:
         except (MultiaddrError, ValueError) as error:
             raise TransportError(peer, f"not an address: {error}") from error
         tcp = [target for target in targets if "tcp" in target]
-        failure = TransportError(peer, "no address to reach it at")
+        failure = "no address to reach it at"
         for group in (tcp, [target for target in targets if target not in tcp]):  # go-libp2p itself prefers QUIC
             if group:
                 try:
-                    return await self._dial(peer, group)
+                    await self._dial(peer, group)
                 except TransportError as error:
-                    failure = error
-        raise failure
+                    failure = str(error).removeprefix(f"{peer}: ")
+                else:
+                    self._unreached.pop(peer, None)
+                    return
+        if "dial backoff" in failure:  # p2pd waits some seconds before it dials again: tell the true cause
+            failure = self._unreached.get(peer, failure)
+        self._unreached[peer] = failure
+        raise TransportError(peer, failure)
 
     async def _attach(self, control: str) -> None:
         path = control.removeprefix("/unix")
@@ -266,7 +273,7 @@ class StreamTransport:
                 await write_pbmsg(ends[1], request)
                 await read_pbmsg_safe(ends[0], response)
                 if response.type == p2pd_pb2.Response.ERROR:
-                    raise TransportError(peer, " ".join(response.error.msg.split())[:400])
+                    raise TransportError(peer, _plain(response.error.msg))
             except BaseException:
                 ends[1].transport.abort()
                 raise
@@ -330,6 +337,13 @@ class StreamTransport:
 
 def _raw(peer: PeerId) -> bytes:
     return PeerID.from_base58(peer).to_bytes()  # type: ignore[no-any-return]
+
+
+def _plain(message: str) -> str:
+    """p2pd's complaint in one line, without its preamble of repeated names."""
+    line = " ".join(message.split())
+    _, dials, causes = line.rpartition("all dials failed * ")
+    return (f"cannot be reached: {causes}" if dials else line)[:400]
 
 
 @contextlib.asynccontextmanager

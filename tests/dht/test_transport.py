@@ -123,9 +123,9 @@ def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog:
             p2p = stranger.transport.p2p
             await ours.transport.dial(stranger.transport.peer, stranger.transport.addresses())
             _, reader, writer = await p2p.call_binary_stream_handler(_raw_id(p2p, ours), PROTOCOL_ID)
-            writer.write(encode_hello(Hello(RUN, "liar")))
+            # The payload never comes: nobody may wait for it.
+            writer.write(encode_hello(Hello(RUN, "liar")) + encode_header(Header("parts", RUN, 1 << 40)))
             assert (await _read_hello(reader)).refusal == ""
-            writer.write(encode_header(Header("parts", RUN, 1 << 40)))  # and no payload: nobody may wait for it
             async with asyncio.timeout(5):
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
@@ -168,8 +168,12 @@ def test_unreachable_peers_and_bad_requests_are_named(open_node: OpenNode) -> No
     async def scenario() -> None:
         async with open_node(1) as one, open_node(2) as two:
             absent = two.transport.peer
-            with pytest.raises(TransportError, match=f"{absent}: failed to dial.*refused"):
+            with pytest.raises(TransportError, match=f"{absent}: cannot be reached: .*/tcp/1. dial.*refused"):
                 await one.transport.connect(absent, ["/ip4/127.0.0.1/tcp/1"])
+            with pytest.raises(TransportError, match="refused"):  # not go-libp2p's "dial backoff"
+                await one.transport.dial(absent, ["/ip4/127.0.0.1/tcp/1"])
+            with pytest.raises(TransportError, match="no address"):
+                await one.transport.dial(absent, [])
             with pytest.raises(TransportError, match="not an address"):
                 await one.transport.dial(absent, ["nonsense"])
             with pytest.raises(TransportError, match=absent):
