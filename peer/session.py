@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from protocols.errors import LocalError, RemoteError
@@ -109,10 +110,16 @@ class Session:
 
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         """Streams opened or closed: new neighbours are told what is known of this round."""
-        if self._outbox is not None:
-            for peer in self._outbox.connect(neighbours):
-                for statement in self._parts.machine.known():
-                    self._outbox.post(peer, "statement", [statement.encode()])
+        if self._outbox is None:
+            return
+        for peer in self._outbox.connect(neighbours):
+            try:
+                self._inputs.put_nowait((partial(self._welcome, peer), None))
+            except asyncio.QueueFull:
+                log.warning("%s connected while too much was waiting; it is told when it connects again", peer)
+
+    def _welcome(self, peer: PeerId, _now: float) -> list[Effect]:
+        return self._parts.machine.welcome(peer)
 
     async def _ask(self, run: Input) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -77,7 +77,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a bulk frame (``parts`` or ``results``) to one peer, behind what was sent to it before."""
+    """Send a frame (``parts``, ``results``, ``statement``) to one peer, behind what was sent to it before."""
 
     to: PeerId
     kind: str

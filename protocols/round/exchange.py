@@ -80,13 +80,10 @@ def _leaf(scope: Scope, parent: Hash, peer: PeerId, index: int, norm2: float, da
     return merkle.leaf_hash(scope.run, scope.cell, parent, peer, index, norm2, digest(data))
 
 
-def pushes(encoded: Encoded, cast_: Cast, me: PeerId) -> Iterator[tuple[PeerId, Pieces]]:
-    """Frames for every owner of a part but oneself; starts behind one's own place, so that not all push to one."""
-    start = sum(me > each for each in cast_.working)
-    for owner in (*cast_.working[start:], *cast_.working[:start]):
-        if owner != me:
-            for batch in batches([encoded.piece(index) for index in cast_.owned(owner)]):
-                yield owner, Pieces(cast_.core, me, batch)
+def pushes(encoded: Encoded, cast_: Cast, me: PeerId, owner: PeerId) -> Iterator[Pieces]:
+    """The frames that carry one's parts to one of their owners."""
+    for batch in batches([encoded.piece(index) for index in cast_.owned(owner)]):
+        yield Pieces(cast_.core, me, batch)
 
 
 class Inbox:

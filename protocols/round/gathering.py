@@ -135,12 +135,27 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     return True
 
 
+def deliver_to(ctx: Context, owner: PeerId) -> None:
+    """Push one's parts again to an owner whose stream was not open, unless the Grams are frozen."""
+    cast_, encoded = ctx.round.cast, ctx.round.encoded
+    if cast_ is None or encoded is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
+        return
+    if _holds_own_bytes(ctx, cast_.commit(ctx.me)):
+        for frame in pushes(encoded, cast_, ctx.me, owner):
+            ctx.emit(Push(owner, "parts", frame.encode()))
+
+
 def _deliver(ctx: Context, encoded: Encoded) -> None:
-    """Push every part to its owner, one's own into one's own inbox."""
+    """Push every part to its owner, one's own into one's own inbox.
+
+    Starts behind one's own place among the owners, so that not everybody pushes to the same one first.
+    """
     cast_ = ctx.round.cast
     assert cast_ is not None
-    for owner, frame in pushes(encoded, cast_, ctx.me):
-        ctx.emit(Push(owner, "parts", frame.encode()))
+    start = sum(ctx.me > each for each in cast_.working)
+    for owner in (*cast_.working[start:], *cast_.working[:start]):
+        if owner != ctx.me:
+            deliver_to(ctx, owner)
     if ctx.round.inbox is not None:
         own = tuple(encoded.piece(index) for index in cast_.owned(ctx.me))
         ctx.round.inbox.add(ctx.me, Pieces(cast_.core, ctx.me, own))

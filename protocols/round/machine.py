@@ -16,7 +16,7 @@ from ..payloads import Pieces
 from ..statements import Scope, Statement
 from . import exchanging, gathering, reducing, voting
 from .context import Context
-from .effects import Effect, Setting, Trouble, Vector, Window
+from .effects import Effect, Push, Setting, Trouble, Vector, Window
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -117,11 +117,18 @@ class Machine:
         gathering.say_ready(self._ctx, now)
         return self._ctx.take()
 
-    def known(self) -> list[Statement]:
-        """The head's certificate and the statements of the round in flight, for a neighbour that was not there."""
+    def welcome(self, peer: PeerId) -> list[Effect]:
+        """All that a neighbour may have missed while no stream to it was open.
+
+        The head's certificate, the statements of the round in flight, one's parts that it owns, one's results.
+        """
         head = self._ctx.head
         proposal = [head.proposal] if head.proposal else []
-        return [*proposal, *head.votes, *self._ctx.round.known.values()]
+        for statement in (*proposal, *head.votes, *self._ctx.round.known.values()):
+            self._ctx.emit(Push(peer, "statement", [statement.encode()]))
+        gathering.deliver_to(self._ctx, peer)
+        reducing.publish_to(self._ctx, peer)
+        return self._ctx.take()
 
     def waiting(self) -> tuple[str, list[PeerId]]:
         """The phase, and the peers without which it does not go on."""

@@ -57,17 +57,24 @@ def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: fl
 
 
 def _publish(ctx: Context, body: Result) -> None:
+    """Keep one's own results and push them to every member that takes part."""
     reduced, cast_, results = ctx.round.reduced, ctx.round.cast, ctx.round.results
     assert cast_ is not None and results is not None
     if reduced is None or reduced.tree.root != body.root:
         ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
         return
-    receivers = sorted({*cast_.commits, *ctx.head.table.voters} - {ctx.me})
+    results.add(ctx.me, Pieces(body.freeze, ctx.me, tuple(reduced.pieces())), body.root)
+    for each in sorted({*cast_.commits, *ctx.head.table.voters} - {ctx.me}):
+        publish_to(ctx, each)
+
+
+def publish_to(ctx: Context, peer: PeerId) -> None:
+    """Push one's results, if they are signed, to a peer; again if its stream was not open."""
+    reduced, core = ctx.round.reduced, ctx.round.freeze
+    if reduced is None or core is None or ctx.round.roots.get(ctx.me) != reduced.tree.root:
+        return
     for batch in batches(reduced.pieces()):
-        frame = Pieces(body.freeze, ctx.me, batch)
-        results.add(ctx.me, frame, body.root)
-        for each in receivers:
-            ctx.emit(Push(each, "results", frame.encode()))
+        ctx.emit(Push(peer, "results", Pieces(core, ctx.me, batch).encode()))
 
 
 def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
