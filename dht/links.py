@@ -168,7 +168,7 @@ class Link:
         try:
             async with stream.beating():
                 kind, _ = await stream.receive()
-            self.error = f"sent a {kind} frame against the stream's direction"
+            raise RemoteError(self.peer, f"sent a {kind} frame against the stream's direction")
         except (TransportError, RemoteError) as error:
             self.error = str(error)
         finally:

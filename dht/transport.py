@@ -24,7 +24,7 @@ from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.ids import PeerId, public_key
 
 from .handshake import Hello, difference
-from .links import Link, LinkConfig, PeerInfo
+from .links import Link, LinkConfig, PeerInfo, Refused
 from .stream import Counter, Ends, FrameStream, Timing
 
 if TYPE_CHECKING:
@@ -154,10 +154,19 @@ class StreamTransport:
         """
         if peer == self._peer:
             raise LocalError("a peer does not connect to itself")
+        known = self._links.get(peer)
         link = self._link(peer)
+        is_news = known is not None and bool(addresses) and known.addresses != tuple(addresses)
         link.addresses = tuple(addresses) or link.addresses
         link.hurry()
-        await link.ready()
+        try:
+            await link.ready()
+        except Refused:
+            raise
+        except TransportError:
+            if not is_news:
+                raise
+            await link.ready()  # the attempt under way did not know the new addresses yet
 
     async def forget(self, peer: PeerId) -> None:
         """Close the streams with ``peer`` and stop trying to reach it."""
