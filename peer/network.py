@@ -67,7 +67,7 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._directory.close()
-        self._p2pd.retire()  # it ends with its last client, and that is no crash any more
+        await self._p2pd.retire()  # it ends with its last client, and that is no crash any more
         await self.transport.close()
         await self._p2pd.stop()
 

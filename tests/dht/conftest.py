@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-
-with warnings.catch_warnings():  # torch deprecates what hivemind uses at import
-    warnings.simplefilter("ignore")
-    importlib.import_module("hivemind")
 
 from dht.p2pd import P2pd, P2pdConfig
 from dht.stream import Timing
