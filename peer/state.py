@@ -6,6 +6,7 @@ the seal, its certificate and the tables. Loading recomputes every hash.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from safetensors.numpy import save
 
 from protocols.canonical import pack, unpack
 from protocols.errors import EnvironmentFault, RemoteError
+from protocols.ids import digest
 from protocols.outer import state_root
 from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
 
@@ -59,10 +61,11 @@ class StateStore:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint beside the older ones, then drop the oldest. Raises EnvironmentFault."""
         tensors = {"params": checkpoint.params, "momentum": checkpoint.momentum, "drift": checkpoint.drift}
-        if not checkpoint.drift.any():
+        if not checkpoint.drift.view(np.uint32).any():
             del tensors["drift"]
-        meta = pack(head_to_wire(checkpoint.head)).hex()
-        self._write(self._path(checkpoint.head.round), save(tensors, metadata={"head": meta}))
+        head = pack(head_to_wire(checkpoint.head))
+        meta = {"head": head.hex(), "check": _check(head, checkpoint.drift)}
+        self._write(self._path(checkpoint.head.round), save(tensors, metadata=meta))
         for old in self._rounds()[: -self._keep]:
             self._path(old).unlink(missing_ok=True)
 
@@ -71,16 +74,17 @@ class StateStore:
 
         Raises EnvironmentFault when there are checkpoints and none is sound.
         """
-        rounds = self._rounds()
-        for number in reversed(rounds):
+        why = ""
+        for number in reversed(self._rounds()):
             try:
                 return self.read(number)
             except ValueError as error:
-                self.warnings.append(f"checkpoint of round {number} is damaged ({error}); taking the one before")
-        if rounds:
+                why = f"checkpoint of round {number} is damaged ({error})"
+                self.warnings.append(f"{why}; taking the one before")
+        if why:
             raise EnvironmentFault(
-                f"no checkpoint in {self.folder} is sound: {self.warnings[-1]}",
-                remedy="restore the folder from a backup, or move it away to begin the run anew",
+                f"no checkpoint in {self.folder} is sound: {why}",
+                remedy="restore the round-*.safetensors from a backup, but no older journal; or use a new --home",
             )
         return None
 
@@ -88,22 +92,27 @@ class StateStore:
         """Read and verify the checkpoint of one round; raises ValueError saying what is wrong."""
         try:
             with safe_open(self._path(number), framework="numpy") as file:
-                meta = (file.metadata() or {}).get("head", "")
+                meta = file.metadata() or {}
                 names = set(file.keys())
                 if not {"params", "momentum"} <= names <= {"params", "momentum", "drift"}:
                     raise ValueError("unexpected tensors")
                 vectors = {name: self._vector(file, name) for name in sorted(names)}
-            head = head_from_wire(unpack(bytes.fromhex(meta)), self._scope)
+            drift = vectors.get("drift", np.zeros(self._values, dtype=np.float32))
+            raw = bytes.fromhex(meta.get("head", ""))
+            if _check(raw, drift) != meta.get("check"):
+                raise ValueError("seal or drift are not the saved ones")
+            head = head_from_wire(unpack(raw), self._scope)
             state = state_root(vectors["params"], vectors["momentum"])
             check_head(head, self._scope, state)
         except (SafetensorError, OSError, RemoteError) as error:
             raise ValueError(str(error)) from error
-        drift = vectors.get("drift", np.zeros(self._values, dtype=np.float32))
+        if head.round != number:
+            raise ValueError(f"it is of round {head.round}")
         return Checkpoint(head, vectors["params"], vectors["momentum"], drift)
 
     def save_pending(self, parent: Hash, drift: Vector, steps: int, tokens: int) -> None:
         """Keep what is about to be committed, so that the commit can be honoured after a crash."""
-        meta = {"parent": parent.hex(), "steps": str(steps), "tokens": str(tokens)}
+        meta = {"parent": parent.hex(), "steps": str(steps), "tokens": str(tokens), "check": _check(parent, drift)}
         self._write(self._pending(parent), save({"drift": drift}, metadata=meta))
         for old in sorted(self.folder.glob("pending-*.safetensors"), key=lambda path: path.stat().st_mtime)[
             : -self._keep
@@ -115,7 +124,8 @@ class StateStore:
         try:
             with safe_open(self._pending(parent), framework="numpy") as file:
                 meta = file.metadata() or {}
-                return self._vector(file, "drift"), int(meta["steps"]), int(meta["tokens"])
+                drift, steps, tokens = self._vector(file, "drift"), int(meta["steps"]), int(meta["tokens"])
+                return (drift, steps, tokens) if meta["check"] == _check(parent, drift) else None
         except (SafetensorError, OSError, ValueError, KeyError):
             return None
 
@@ -126,17 +136,22 @@ class StateStore:
             if path.exists() and path.stat().st_size > LOG_BYTES:
                 lines = path.read_bytes().splitlines(keepends=True)
                 self._write(path, b"".join(lines[len(lines) // 2 :]))
-            with path.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+            # A line that a crash or a full disk cut short stays alone: the next begins on its own.
+            with path.open("ab+", buffering=0) as file:
+                whole = file.tell() == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
+                file.write(b"\n" * (not whole) + json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise _disk(path, error) from error
 
     def rounds(self) -> Iterator[dict[str, Any]]:
-        """The round log, oldest first; the last entry of a round counts."""
+        """The round log, oldest first; the last entry of a round counts. A line cut short is left out."""
         path = self.folder / "rounds.jsonl"
         if path.exists():
-            for line in path.read_text().splitlines():
-                yield cast("dict[str, Any]", json.loads(line))
+            for line in path.read_bytes().splitlines():
+                try:
+                    yield cast("dict[str, Any]", json.loads(line))
+                except ValueError:  # being written just now, or its writer was killed
+                    continue
 
     def _vector(self, file: Any, name: str) -> Vector:
         part = file.get_slice(name)
@@ -169,8 +184,14 @@ class StateStore:
             finally:
                 os.close(directory)
         except OSError as error:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
             raise _disk(path, error) from error
+
+
+def _check(proof: bytes, drift: Vector) -> str:
+    """Guards what no state hash covers: the proof itself, and what this peer alone has trained."""
+    return digest(proof, drift.astype("<f4", copy=False).view(np.uint8).data).hex()
 
 
 def _disk(path: Path, error: OSError) -> EnvironmentFault:
