@@ -112,7 +112,8 @@ class StateStore:
 
     def save_pending(self, parent: Hash, drift: Vector, steps: int, tokens: int) -> None:
         """Keep what is about to be committed, so that the commit can be honoured after a crash."""
-        meta = {"parent": parent.hex(), "steps": str(steps), "tokens": str(tokens), "check": _check(parent, drift)}
+        check = _check(pack([parent, steps, tokens]), drift)
+        meta = {"steps": str(steps), "tokens": str(tokens), "check": check}
         self._write(self._pending(parent), save({"drift": drift}, metadata=meta))
         for old in sorted(self.folder.glob("pending-*.safetensors"), key=lambda path: path.stat().st_mtime)[
             : -self._keep
@@ -125,7 +126,7 @@ class StateStore:
             with safe_open(self._pending(parent), framework="numpy") as file:
                 meta = file.metadata() or {}
                 drift, steps, tokens = self._vector(file, "drift"), int(meta["steps"]), int(meta["tokens"])
-                return (drift, steps, tokens) if meta["check"] == _check(parent, drift) else None
+                return (drift, steps, tokens) if meta["check"] == _check(pack([parent, steps, tokens]), drift) else None
         except (SafetensorError, OSError, ValueError, KeyError):
             return None
 
