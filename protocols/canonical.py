@@ -1,16 +1,21 @@
 """Canonical msgpack: one value, one string of bytes, so that hashes and signatures agree everywhere.
 
 Maps have string keys in sorted order, integers and lengths their shortest form, floats are
-IEEE doubles. Decoding refuses anything that does not encode back to the same bytes.
+IEEE doubles but never NaN. Decoding refuses anything that does not encode back to the same bytes.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import msgpack
 
 Value: TypeAlias = "None | bool | int | float | str | bytes | list[Value] | tuple[Value, ...] | dict[str, Value]"
+
+MAX_ITEMS = 1 << 16
+"""Items of one list: the rows of the largest table."""
+MAX_FIELDS = 64
 
 
 def pack(value: Value) -> bytes:
@@ -19,17 +24,17 @@ def pack(value: Value) -> bytes:
     return packed
 
 
-def unpack(raw: bytes, *, depth: int = 8) -> Value:
+def unpack(raw: bytes, *, depth: int = 8, items: int = MAX_ITEMS) -> Value:
     """The value of canonical bytes; raises ValueError when they are malformed or not canonical.
 
-    ``raw`` is already in memory, so every length inside is bounded by its size.
+    ``raw`` is already in memory, so every length inside is bounded by its size; ``items`` bounds what
+    a nest of lists that only declare their lengths makes the decoder set aside.
     """
     try:
-        value: Value = msgpack.unpackb(raw, raw=False, strict_map_key=True, use_list=True)
+        value: Value = msgpack.unpackb(raw, max_array_len=items, max_map_len=MAX_FIELDS)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"not msgpack: {error}") from error
-    if _depth(value, depth) < 0:
-        raise ValueError(f"nested deeper than {depth}")
+    _check(value, depth)
     try:
         same = pack(value) == raw
     except (TypeError, ValueError, OverflowError) as error:
@@ -47,11 +52,23 @@ def _sorted(value: Value) -> Value:
     return value
 
 
-def _depth(value: Value, left: int) -> int:
-    if left < 0:
-        return left
-    if isinstance(value, dict):
-        return min((_depth(item, left - 1) for item in value.values()), default=left)
-    if isinstance(value, list):
-        return min((_depth(item, left - 1) for item in value), default=left)
-    return left
+def _check(value: object, depth: int) -> None:
+    """Only the types that ``pack`` is meant for, so that no extension or binary key slips through."""
+    if depth < 0:
+        raise ValueError("nested too deep")
+    if type(value) is dict:
+        if not all(type(key) is str for key in value):
+            raise ValueError("a key that is not a string")
+        for each in value.values():
+            _check(each, depth - 1)
+    elif type(value) is list:
+        for each in value:
+            _check(each, depth - 1)
+    elif type(value) is float:
+        if math.isnan(value):
+            raise ValueError("not a number")
+    elif value is not None and type(value) not in _SCALARS:
+        raise ValueError(f"a {type(value).__name__}")
+
+
+_SCALARS = (bool, int, str, bytes)

@@ -21,6 +21,7 @@ MAX_CONTRIBUTORS = 64
 MAX_REDUCERS = 16
 MAX_PARTS = 1 << 20
 """Parts of the largest model the protocol admits: 34 G values."""
+MAX_LEGS = 3
 MAX_STEPS = 1 << 24
 MAX_TOKENS = 1 << 48
 MAX_VIEW = 1 << 48
@@ -95,7 +96,7 @@ class Commit(Body):
     checks = {
         "parent": hash32,
         "root": hash32,
-        "legs": list_of(Leg.from_wire, 3),
+        "legs": list_of(Leg.from_wire, MAX_LEGS),
         "up": integer(0, 1 << 32),
         "direct": boolean,
     }
@@ -114,7 +115,7 @@ class Ready(Body):
     commits: tuple[Hash, ...]
 
     kind = "ready"
-    checks = {"view": _VIEW, "head": hash32, "commits": list_of(hash32, 4 * MAX_CONTRIBUTORS)}
+    checks = {"view": _VIEW, "head": hash32, "commits": list_of(hash32, 2 * MAX_CONTRIBUTORS)}
 
     def slot(self) -> bytes:
         """One ready for each view."""
@@ -213,7 +214,7 @@ class Contribution(Record):
     checks = {
         "peer": identity,
         "commit": hash32,
-        "tokens": integer(0, MAX_TOKENS),
+        "tokens": integer(0, MAX_LEGS * MAX_TOKENS),
         "parts": integer(0, MAX_PARTS),
         "weight": real,
     }

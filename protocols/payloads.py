@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 FRAME_VALUES_BYTES = 1 << 20
 """Encoded bytes a frame carries at most; one part always fits."""
 _META_LIMIT = 256 * 1024
-_PATHS = list_of(list_of(hash32, 32), 4096)
-_INDICES = list_of(integer(0, MAX_PARTS - 1), 4096)
+MAX_PIECES = 4096
+_PATHS = list_of(list_of(hash32, 32), MAX_PIECES)
+_INDICES = list_of(integer(0, MAX_PARTS - 1), MAX_PIECES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Pieces:
         length = int.from_bytes(payload[:4], "little")
         if len(payload) < 4 or length > min(_META_LIMIT, len(payload) - 4):
             raise ValueError("cut short")
-        fields = record(unpack(payload[4 : 4 + length], depth=4), _CHECKS)
+        fields = record(unpack(payload[4 : 4 + length], depth=4, items=MAX_PIECES), _CHECKS)
         indices = cast("tuple[int, ...]", fields["indices"])
         norms = cast("tuple[float, ...]", fields["norms"])
         paths = cast("tuple[tuple[Hash, ...], ...]", fields["paths"])
@@ -89,7 +90,7 @@ class Pieces:
         return cls(cast("Hash", fields["core"]), cast("PeerId", fields["maker"]), tuple(pieces))
 
 
-_CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, 4096), "paths": _PATHS}
+_CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, MAX_PIECES), "paths": _PATHS}
 
 
 def batches(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:

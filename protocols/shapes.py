@@ -99,7 +99,8 @@ def record(value: object, checks: Mapping[str, Check[object]]) -> dict[str, obje
         raise ValueError("is not a map")
     missing, extra = checks.keys() - value.keys(), value.keys() - checks.keys()
     if missing or extra:
-        raise ValueError(f"has missing fields {sorted(missing)} or unknown fields {sorted(map(str, extra))[:4]}")
+        unknown = [name[:16] for name in sorted(map(str, extra))[:4]]
+        raise ValueError(f"has missing fields {sorted(missing)} or unknown fields {unknown}")
     out: dict[str, object] = {}
     for name, check in checks.items():
         try:

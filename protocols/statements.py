@@ -22,6 +22,8 @@ DOMAIN = f"murmur/{PROTOCOL}"
 SIGNATURE_BYTES = 64
 MAX_RAW = 512 * 1024
 """Bytes of the largest statement, a roster of 64 commits and as many readys."""
+MAX_ITEMS = 4096
+"""Items of the longest list in one, the Gram matrix of 64 rows, and room to spare."""
 Sign = Callable[[bytes], bytes]
 
 
@@ -72,7 +74,7 @@ class Scope:
     def decode(self, encoded: bytes, *, sender: str) -> Statement:
         """Parse and verify a statement that ``sender`` handed over; raises RemoteError naming the sender."""
         try:
-            outer = record(unpack(encoded, depth=1), _SIGNED)
+            outer = record(unpack(encoded, depth=1, items=0), _SIGNED)
             signer, raw, signature = cast("tuple[PeerId, bytes, bytes]", tuple(outer.values()))
             body = self._body(raw)
         except ValueError as error:
@@ -82,7 +84,7 @@ class Scope:
         return Statement(signer, body, raw, signature)
 
     def _body(self, raw: bytes) -> Body:
-        fields = record(unpack(raw), _OUTER)
+        fields = record(unpack(raw, items=MAX_ITEMS), _OUTER)
         if fields["domain"] != DOMAIN:
             raise ValueError(f"signed for {fields['domain']!r}, not {DOMAIN!r}")
         if fields["run"] != self.run or fields["cell"] != self.cell:
