@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from ..compression import get_codec
 from ..turns import coordinator
@@ -13,7 +15,7 @@ from .exchange import Encoded, Inbox, part_sizes
 
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId
-    from ..messages import Body, Seal
+    from ..messages import Body, Commit, Seal
     from ..statements import Scope, Statement
     from ..table import Table
     from .chain import Head
@@ -63,7 +65,7 @@ class Context:
         self.scope, self.me, self.setting = scope, me, setting
         self.head = head
         self.params, self.momentum = state
-        self.drift: Vector = state[0] * 0
+        self.drift: Vector = np.zeros_like(state[0])
         self.past: deque[Hash] = deque(maxlen=PAST_SEALS)
         self.round = Round(head.round + 1, head.view + 1)
         self.update_codec = get_codec(setting.update_codec)
@@ -114,9 +116,22 @@ class Context:
         """Whether the signer said nothing else in this slot; a second face is shown, not believed."""
         slot = (statement.peer, statement.body.kind, statement.body.slot())
         first = self.round.slots.setdefault(slot, statement.hash)
-        if first != statement.hash:
+        if first != statement.hash and self.once(f"faces {statement.peer}"):
             self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
         return first == statement.hash
+
+    @property
+    def own_commit(self) -> Commit | None:
+        """What this peer has committed to in this round; the roster has the last word."""
+        commits = self.round.cast.commits if self.round.cast else self.round.commits
+        statement = commits.get(self.me)
+        return cast("Commit", statement.body) if statement else None
+
+    @property
+    def sent(self) -> Encoded | None:
+        """This peer's encoded update if it is what it committed to: after a restart it may be another."""
+        encoded, commit = self.round.encoded, self.own_commit
+        return encoded if encoded and commit and commit.root == encoded.tree.root else None
 
     @property
     def coordinator(self) -> PeerId:

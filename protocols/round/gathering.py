@@ -13,7 +13,7 @@ from .context import Context, Round
 from .effects import Final, Push, Train, Window, Work
 from .exchange import Encoded, Inbox, encode_update, pushes
 from .exchanging import try_gram
-from .roster import newcomers_room, read_roster
+from .roster import newcomers_room, read_roster, required
 
 if TYPE_CHECKING:
     from ..ids import PeerId
@@ -29,6 +29,8 @@ def begin(ctx: Context, now: float) -> None:
 
 def on_trained(ctx: Context, window: Window, now: float) -> None:
     """A window of training is in: encode the update it makes."""
+    if ctx.round.window is not None:
+        return  # a window begun in an earlier round took this one's place
     ctx.round.window = window
     ctx.drift = window.drift
     ctx.enter("commit", now)
@@ -37,8 +39,12 @@ def on_trained(ctx: Context, window: Window, now: float) -> None:
 
 
 def on_encoded(ctx: Context, encoded: Encoded) -> None:
-    """Commit to the encoded update."""
+    """Commit to the encoded update; after a restart the roster may be here already."""
     ctx.round.encoded = encoded
+    _notice_lost_bytes(ctx)
+    if ctx.round.cast is not None:
+        _deliver(ctx)
+        try_gram(ctx)
     window = cast("Window", ctx.round.window)
     leg = Leg(ctx.head.seal, window.steps, window.tokens)
     ctx.sign(Commit(ctx.head.seal, encoded.tree.root, (leg,), up=0, direct=True))
@@ -53,8 +59,7 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
         return True
     ctx.round.commits[statement.peer] = statement
     ctx.accept(statement, source)
-    if statement.peer == ctx.me and not _holds_own_bytes(ctx, body):
-        ctx.trouble(ctx.me, "committed other bytes for this round before a restart; its update waits for the next")
+    _notice_lost_bytes(ctx)
     if _all_committed(ctx):
         say_ready(ctx, now)
         try_roster(ctx)
@@ -62,15 +67,16 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
 
 
 def _has_room(ctx: Context, peer: PeerId) -> bool:
-    """Members always; strangers while there is room for newcomers (5.4)."""
-    if peer in ctx.head.table.members:
+    """Voters always; others while there is room for newcomers (5.4)."""
+    if ctx.head.table.stands(peer):
         return True
     newcomers = sum(not ctx.head.table.stands(each) for each in ctx.round.commits)
     return newcomers < newcomers_room(ctx.head.table)
 
 
-def _holds_own_bytes(ctx: Context, body: Commit) -> bool:
-    return ctx.round.encoded is not None and ctx.round.encoded.tree.root == body.root
+def _notice_lost_bytes(ctx: Context) -> None:
+    if ctx.round.encoded and ctx.own_commit and not ctx.sent and ctx.once("lost bytes"):
+        ctx.trouble(ctx.me, "committed other bytes for this round before a restart; its update waits for the next")
 
 
 def _all_committed(ctx: Context) -> bool:
@@ -78,9 +84,13 @@ def _all_committed(ctx: Context) -> bool:
 
 
 def say_ready(ctx: Context, now: float) -> None:
-    """Sign ready for the view in flight, once, naming the commits seen."""
-    if ctx.head.table.stands(ctx.me) and ctx.once("ready"):
-        seen = sorted(each.hash for each in ctx.round.commits.values())
+    """Sign ready for the view in flight, once, naming the voters' commits seen.
+
+    Newcomers' commits are not named: every peer may have heard others first, and a roster has not room for all.
+    """
+    table = ctx.head.table
+    if table.stands(ctx.me) and ctx.once("ready"):
+        seen = sorted(each.hash for peer, each in ctx.round.commits.items() if table.stands(peer))
         ctx.sign(Ready(ctx.round.view, ctx.head.seal, tuple(seen)))
         ctx.enter("roster", now)
 
@@ -107,7 +117,13 @@ def try_roster(ctx: Context) -> None:
     """The coordinator, with every commit and a quorum of readys in hand, proposes the roster."""
     current = ctx.round
     complete = _all_committed(ctx) and ctx.head.table.is_quorum(current.readys)
-    if complete and ctx.coordinates and ctx.once("roster"):
+    if not complete or not ctx.coordinates or "roster" in current.asked:
+        return
+    seen = required(ctx.head.table, list(current.readys.values()))
+    if not seen <= {each.hash for each in current.commits.values()}:
+        if ctx.once("no roster"):
+            ctx.trouble(ctx.me, "cannot make a roster: a third of the members saw a commit that is not here")
+    elif ctx.once("roster"):
         commits = tuple(current.commits[each].encode() for each in sorted(current.commits))
         readys = tuple(current.readys[each].encode() for each in sorted(current.readys))
         ctx.sign(Roster(current.view, ctx.head.seal, commits, readys))
@@ -129,33 +145,33 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     ctx.enter("exchange", now)
     if cast_.owned(ctx.me):
         current.inbox = Inbox(cast_, ctx.me, ctx.scope, ctx.head.seal, ctx.setting)
-    if ctx.me in cast_.rows and _holds_own_bytes(ctx, cast_.commit(ctx.me)):
-        _deliver(ctx, cast("Encoded", current.encoded))
+    _deliver(ctx)
     try_gram(ctx)
     return True
 
 
 def deliver_to(ctx: Context, owner: PeerId) -> None:
     """Push one's parts again to an owner whose stream was not open, unless the Grams are frozen."""
-    cast_, encoded = ctx.round.cast, ctx.round.encoded
-    if cast_ is None or encoded is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
+    cast_, sent = ctx.round.cast, ctx.sent
+    if cast_ is None or sent is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
         return
-    if _holds_own_bytes(ctx, cast_.commit(ctx.me)):
-        for frame in pushes(encoded, cast_, ctx.me, owner):
-            ctx.emit(Push(owner, "parts", frame.encode()))
+    for frame in pushes(sent, cast_, ctx.me, owner):
+        ctx.emit(Push(owner, "parts", frame.encode()))
 
 
-def _deliver(ctx: Context, encoded: Encoded) -> None:
+def _deliver(ctx: Context) -> None:
     """Push every part to its owner, one's own into one's own inbox.
 
     Starts behind one's own place among the owners, so that not everybody pushes to the same one first.
     """
-    cast_ = ctx.round.cast
+    cast_, sent = ctx.round.cast, ctx.sent
     assert cast_ is not None
+    if sent is None or ctx.me not in cast_.rows:
+        return
     start = sum(ctx.me > each for each in cast_.working)
     for owner in (*cast_.working[start:], *cast_.working[:start]):
         if owner != ctx.me:
             deliver_to(ctx, owner)
     if ctx.round.inbox is not None:
-        own = tuple(encoded.piece(index) for index in cast_.owned(ctx.me))
+        own = tuple(sent.piece(index) for index in cast_.owned(ctx.me))
         ctx.round.inbox.add(ctx.me, Pieces(cast_.core, ctx.me, own))

@@ -17,7 +17,7 @@ from ..statements import Scope, Statement
 from . import exchanging, gathering, reducing, voting
 from .context import Context
 from .effects import Effect, Push, Setting, Trouble, Vector, Window
-from .pool import Pool
+from .pool import STRANGERS, Pool
 
 if TYPE_CHECKING:
     from .chain import Head
@@ -135,14 +135,18 @@ class Machine:
         return self._ctx.round.phase, waits_for(self._ctx)
 
     def _place(self, statement: Statement, source: PeerId | None, now: float, born: int | None = None) -> bool:
-        """Handle a statement or park it; True if it was dealt with. Strangers can only commit."""
+        """Handle a statement or park it; True if it was dealt with.
+
+        Strangers can only commit. What else they say waits, for a seal not yet adopted here may admit them.
+        """
         ctx = self._ctx
         member = statement.peer in ctx.head.table.members
-        if not member and not (ctx.setting.open and isinstance(statement.body, Commit)):
+        if not member and not ctx.setting.open:
             return False
-        if _HANDLERS[type(statement.body)](ctx, statement, source, now):
+        fits = member or isinstance(statement.body, Commit)
+        if fits and _HANDLERS[type(statement.body)](ctx, statement, source, now):
             return True
-        self._pool.park(statement, source, born)
+        self._pool.park(statement.peer if member else STRANGERS, statement, source, born=born)
         return False
 
     def _advance(self, now: float) -> None:

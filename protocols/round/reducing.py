@@ -94,10 +94,10 @@ def try_apply(ctx: Context, now: float) -> None:
         return
     ctx.enter("apply", now)
     params, momentum, drift, setting = ctx.params, ctx.momentum, ctx.drift, ctx.setting
-    encoded, taken = ctx.round.encoded, taken_parts(cast_, ctx.round.grams, ctx.me)
+    sent, taken = ctx.sent, taken_parts(cast_, ctx.round.grams, ctx.me)
 
     def run() -> tuple[Applied, Vector]:
-        left = settle(drift, encoded.data, taken, setting.update_codec) if encoded else drift
+        left = settle(drift, sent.data, taken, setting.update_codec) if sent else drift
         return apply_results(results, params, momentum, setting), left
 
     ctx.work(Work("apply", ctx.head.seal, run))

@@ -16,7 +16,7 @@ from ..outer import nesterov_step, state_root
 from ..payloads import Piece, Pieces
 from ..reduce import present_scale, weighted_sum
 from ..rules import weights
-from .exchange import Inbox, common_parts, part_sizes, unpack_bits
+from .exchange import MAX_NORM2, NORM_TOLERANCE, Inbox, common_parts, part_sizes, unpack_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .effects import Setting, Vector
     from .roster import Cast
 
+MAX_RESULT = 2.0**91
+"""Largest value of a result: a mean of rows within ``MAX_NORM2``, and room for rounding. Keeps the state finite."""
+
 
 def check_gram(statement: Statement, cast_: Cast) -> None:
     """Refuse a Gram that no honest reducer sends; raises RemoteError naming its signer."""
@@ -36,12 +39,15 @@ def check_gram(statement: Statement, cast_: Cast) -> None:
         raise RemoteError(statement.peer, "gram from a peer that reduces nothing")
     if len(body.gram) != count * (count + 1) // 2:
         raise RemoteError(statement.peer, f"gram of {len(body.gram)} numbers for {count} contributors")
-    if not plausible(from_upper(body.gram, count)):
+    gram = from_upper(body.gram, count)
+    if not plausible(gram) or (gram.diagonal() > len(owned) * MAX_NORM2 * (1 + NORM_TOLERANCE)).any():
         raise RemoteError(statement.peer, "gram that no vectors have")
     try:
-        unpack_bits(body.have, count, len(owned))
+        have = unpack_bits(body.have, count, len(owned))
     except ValueError as error:
         raise RemoteError(statement.peer, f"gram's bitmap: {error}") from error
+    if not have.all():  # without deadlines nobody sends a Gram before everything is in
+        raise RemoteError(statement.peer, "gram that leaves out parts")
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,11 @@ class Results:
                 raise RemoteError(sender, f"result {piece.index} is not what {frame.maker} signed")
             start, stop = tensors.part_bounds(piece.index, self._values)
             try:
-                self._codec.decode(piece.data, stop - start)
+                values = self._codec.decode(piece.data, stop - start)
             except ValueError as error:
                 raise RemoteError(frame.maker, f"result {piece.index}: {error}") from error
+            if max(float(values.max()), -float(values.min())) > MAX_RESULT:
+                raise RemoteError(frame.maker, f"result {piece.index} is larger than any mean of updates")
             self._data[piece.index] = piece.data
 
     def missing(self) -> set[PeerId]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from ..canonical import pack
 from ..messages import Contribution, ResultRoot, Seal
 from ..table import Table, advance
 
@@ -55,4 +56,5 @@ def build_seal(
 
 def differences(proposed: Seal, own: Seal) -> list[str]:
     """Names of the fields in which a proposal is not what this peer computed."""
-    return [field.name for field in fields(Seal) if getattr(proposed, field.name) != getattr(own, field.name)]
+    theirs, ours = proposed.to_wire(), own.to_wire()
+    return [field.name for field in fields(Seal) if pack(theirs[field.name]) != pack(ours[field.name])]

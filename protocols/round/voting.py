@@ -37,12 +37,13 @@ def on_seal(ctx: Context, statement: Statement, source: PeerId | None, now: floa
         return False
     if statement.peer != ctx.coordinator:
         raise RemoteError(statement.peer, f"proposed a seal for view {body.view} out of turn")
-    if not ctx.first_in_slot(statement):
-        return True
     name = seal_hash(ctx.scope, body)
+    agrees = name == seal_hash(ctx.scope, own)  # hashes, for -0.0 equals 0.0 but encodes differently
+    if not ctx.first_in_slot(statement) and not agrees:
+        return True
     ctx.round.proposals[name] = statement
     ctx.accept(statement, source)
-    if body != own:
+    if not agrees:
         ctx.trouble(statement.peer, f"proposes a seal that differs in {', '.join(differences(body, own))}")
     elif ctx.head.table.stands(ctx.me) and ctx.once("vote"):
         ctx.sign(Vote(body.view, name))
