@@ -46,6 +46,8 @@ from .training import Window as TrainWindow
 from .worker import TrainerLost, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from .options import UpOptions
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,10 @@ async def _supervised(daemon: Daemon) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, daemon.stop)
     return await daemon.run()
+
+
+Started = tuple[Session, Outbox | None]
+"""A session ready to run; no outbox: alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +123,34 @@ class Daemon:
             await api.start(self._options.api_port)
             stack.push_async_callback(api.close)
             self._greet()
-            await self._worker.start()
-            stack.push_async_callback(self._worker.stop)
-            session, outbox = await self._start_session(stack)
-            self._session = session
-            await self._until_done(session, outbox)
-        self._reporter.say(f"stopped at sealed round {self._head().round}", event="stopped", round=self._head().round)
+            started = await self._unless_stopped(self._start(stack))
+            if started is not None:
+                await self._until_done(*started)
+        sealed = self._machine.head.round if self._machine is not None else None
+        text = "stopped before training began" if sealed is None else f"stopped at sealed round {sealed}"
+        self._reporter.say(text, event="stopped", round=sealed)
         return Exit.DONE
 
-    async def _start_session(self, stack: AsyncExitStack) -> tuple[Session, Outbox | None]:
+    async def _unless_stopped(self, start: Coroutine[None, None, Started]) -> Started | None:
+        """Starting takes a while, and nobody who asks the daemon to end should have to wait for it: None then."""
+        starting = asyncio.create_task(start, name="start")
+        stop = asyncio.create_task(self._stopping.wait(), name="stop")
+        try:
+            await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            starting.cancel()  # without effect when it is done
+            await asyncio.wait({starting, stop})
+        return None if starting.cancelled() else starting.result()
+
+    async def _start(self, stack: AsyncExitStack) -> Started:
+        await self._worker.start()
+        stack.push_async_callback(self._worker.stop)
+        session, outbox = await self._start_session(stack)
+        self._session = session
+        return session, outbox
+
+    async def _start_session(self, stack: AsyncExitStack) -> Started:
         checkpoint = await asyncio.to_thread(self._checkpoint)
         self._machine = Machine(
             self._run.scope,
@@ -141,7 +166,7 @@ class Daemon:
         )
         return await self._connect(stack, parts)
 
-    async def _connect(self, stack: AsyncExitStack, parts: Parts) -> tuple[Session, Outbox | None]:
+    async def _connect(self, stack: AsyncExitStack, parts: Parts) -> Started:
         if self._options.alone:
             return Session(parts, self, None), None
         from .network import Network
@@ -321,10 +346,6 @@ class Daemon:
         if founders < 4:
             say("  note       fewer than four members: no liar is tolerated")
         say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
-
-    def _head(self) -> Head:
-        assert self._machine is not None
-        return self._machine.head
 
 
 def _state_of(head: Head) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from protocols.errors import LocalError
 from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Phase, Record, Sealed, Trouble, Votes
 
@@ -106,9 +107,12 @@ class Reporter:
         loss = None
         if self.wants_held_out():
             began = time.monotonic()
-            loss = await evaluate()
+            try:
+                loss = await evaluate()
+                self.apply(st.Sealed(record.round, record.state.hex(), loss, final=bool(self.status.round.final)))
+            except LocalError as error:  # the trainer died; the round is sealed all the same
+                log.warning("the held-out loss after round %d could not be measured: %s", record.round, error)
             self._spent["evaluate"] += time.monotonic() - began
-            self.apply(st.Sealed(record.round, record.state.hex(), loss, final=bool(self.status.round.final)))
         self._print(record, loss)
 
     def _print(self, record: Record, loss: float | None) -> None:

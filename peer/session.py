@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from protocols.errors import LocalError, RemoteError
+from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.ids import PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
@@ -100,13 +100,16 @@ class Session:
             raise group.exceptions[0] from None
 
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
-        """The transport's handler: waits until the machine has dealt with the frame; raises RemoteError."""
+        """The transport's handler: waits until the machine has dealt with the frame.
+
+        Raises RemoteError when the machine refuses it, TransportError when its turn does not come.
+        """
         machine = self._parts.machine
         if kind == "statement":
             statement = self._parts.scope.decode(payload, sender=sender)
-            await self._ask(lambda now: machine.receive(statement, sender, now))
+            await self._ask(sender, lambda now: machine.receive(statement, sender, now))
         else:
-            await self._ask(lambda now: machine.payload(sender, kind, payload, now))
+            await self._ask(sender, lambda now: machine.payload(sender, kind, payload, now))
 
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         """Streams opened or closed: new neighbours are told what is known of this round."""
@@ -121,10 +124,14 @@ class Session:
     def _welcome(self, peer: PeerId, _now: float) -> list[Effect]:
         return self._parts.machine.welcome(peer)
 
-    async def _ask(self, run: Input) -> None:
+    async def _ask(self, sender: PeerId, run: Input) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await asyncio.wait_for(self._inputs.put((run, done)), HANDLE_S)
-        await asyncio.wait_for(done, HANDLE_S)
+        try:
+            async with asyncio.timeout(HANDLE_S):
+                await self._inputs.put((run, done))
+                await done
+        except TimeoutError as error:
+            raise TransportError(sender, f"a frame of its had no turn within {HANDLE_S:.0f} s") from error
 
     async def _take_inputs(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protocols.compression import get_codec
-from protocols.errors import LocalError
+from protocols.errors import ConfigError, LocalError
 from protocols.ids import short
 from protocols.round.exchange import part_sizes
 
@@ -40,20 +41,30 @@ LOOK_S = 0.25
 
 
 def run(options: SwarmOptions) -> int:
-    """``murmur swarm``: 0 only if every check holds."""
+    """``murmur swarm``: 0 only if every check holds. Raises ConfigError, EnvironmentFault."""
+    if options.json is not None and not options.json.resolve().parent.is_dir():
+        raise ConfigError(f"the report cannot go to {options.json}: no such folder", remedy="create it first")
     folder = Path(tempfile.mkdtemp(prefix="murmur-swarm-"))
     try:
-        document = asyncio.run(Swarm(options, folder).run())
+        document = asyncio.run(_until_ended(Swarm(options, folder)))
     finally:
         if options.keep:
-            pass
+            sys.stderr.write(f"the peers' homes are in {folder}\n")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     _write(document, options.json)
-    for check in document["checks"]:
-        if not check["ok"]:
-            pass
     return Exit.DONE if document["ok"] else Exit.FAILED
+
+
+async def _until_ended(swarm: Swarm) -> dict[str, Any]:
+    """Run the swarm; SIGTERM ends it, daemons and folder included, as Ctrl-C does."""
+    work = asyncio.current_task()
+    assert work is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    try:
+        return await swarm.run()
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
 
 
 class Swarm:
@@ -83,6 +94,9 @@ class Swarm:
             self._say("out of time: ending the daemons")
         except LocalError as error:
             self._say(str(error))
+        except asyncio.CancelledError:
+            self._say("interrupted: ending the daemons")
+            raise
         finally:
             await self._launcher.stop()
         return await self._conclude()
@@ -99,8 +113,9 @@ class Swarm:
                 if params is not None:
                     await self._measure(number, params)
                     self._tell_round(number, [each.log[number] for each in harvests])
-            if any(peer.process is not None and peer.process.returncode for peer in self._launcher.peers):
-                return
+            for peer in self._launcher.peers:
+                if peer.process is not None and peer.process.returncode:
+                    raise LocalError(f"peer {peer.index} {peer.ending()}: ending the others")
             await asyncio.sleep(LOOK_S)
 
     async def _measure(self, number: int, params: Vector) -> None:
@@ -157,6 +172,9 @@ class Swarm:
         self, outcome: report.Outcome, found: list[dict[str, Any]], baseline: dict[str, float | None]
     ) -> dict[str, Any]:
         ok = all(check["ok"] for check in found)
+        for check in found:
+            if not check["ok"]:
+                self._say(f"  ! {check['name']}: {check['detail']}")
         self._say(f"{'ok' if ok else 'FAILED'}: {sum(c['ok'] for c in found)} of {len(found)} checks hold")
         return {
             "schema": 1,
@@ -204,7 +222,9 @@ class Swarm:
         )
 
     def _say(self, text: str) -> None:
-        print(text, file=sys.stderr if self._quiet else sys.stdout, flush=True)
+        screen = sys.stderr if self._quiet else sys.stdout
+        screen.write(f"{text}\n")
+        screen.flush()
 
 
 def _bar(losses: dict[int, float], number: int, width: int = 24) -> str:
@@ -238,6 +258,6 @@ def _part_bytes(codec: str, values: int) -> int:
 def _write(document: dict[str, Any], path: Path | None) -> None:
     text = json.dumps(document, indent=1)
     if str(path) == "-":
-        pass
+        sys.stdout.write(text + "\n")
     elif path is not None:
         path.write_text(text + "\n")

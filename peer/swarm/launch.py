@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +35,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def keys(options: SwarmOptions) -> list[Identity]:
     """The peers' keys, a function of the seed, in order of their index."""
-    seed = options.seed.to_bytes(8, "big")
-    return [Identity.from_seed(digest(b"murmur swarm", seed, bytes([index]))) for index in range(options.peers)]
+    names = (number.to_bytes(8, "big") for number in range(options.peers))
+    return [Identity.from_seed(digest(b"murmur swarm", options.seed.to_bytes(8, "big"), name)) for name in names]
 
 
 def local_manifest(options: SwarmOptions, identities: list[Identity]) -> Manifest:
@@ -92,13 +93,22 @@ class Peer:
                 continue
         return found
 
+    def ending(self) -> str:
+        """How the daemon ended, for a person: ``was killed by SIGKILL``, ``ended with exit code 5 (…)``."""
+        code = self.process.returncode if self.process is not None else None
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        said = self.last_words()
+        return f"ended with exit code {code}" + (f" ({said})" if said else "")
+
     def last_words(self) -> str:
-        """The last line the daemon printed."""
+        """The daemon's complaint, or else the last line it printed."""
         try:
             lines = (self.home.root / "output").read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return lines[-1] if lines else ""
+        complaints = [line.removeprefix("murmur: ") for line in lines if line.startswith("murmur: ")]
+        return (complaints or lines or [""])[-1]
 
 
 class Launcher:
@@ -154,7 +164,7 @@ class Launcher:
                     if "/tcp/" in address:
                         return address
                 await asyncio.sleep(0.2)
-        raise LocalError(f"peer {peer.index} did not start: {peer.last_words()}")
+        raise LocalError(f"peer {peer.index} {peer.ending()} before it had an address")
 
     @staticmethod
     async def _end(peer: Peer) -> None:
