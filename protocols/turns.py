@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from .ids import Hash, PeerId, digest
 from .messages import MAX_REDUCERS
 
@@ -64,9 +66,17 @@ def tickets(up: Mapping[PeerId, int]) -> dict[PeerId, int]:
 
 def owners(parent: Hash, commits: Sequence[Hash], lots: Mapping[PeerId, int], parts: int) -> list[PeerId]:
     """The reducer of every part: largest BLAKE3(parent ‖ commits ‖ part ‖ id ‖ lot)."""
-    seed = digest(b"owner", parent, *commits)
-    return [max(lots, key=lambda each: max(_lots(seed, part, each, lots[each]))) for part in range(parts)]
+    seed = _framed(digest(b"owner", parent, *commits))
+    drawn = [
+        (each, _framed(each.encode()) + _framed(_number(lot))) for each in lots for lot in range(1, lots[each] + 1)
+    ]
+    out = []
+    for part in range(parts):
+        start = seed + _framed(_number(part))
+        out.append(max((blake3(start + tail).digest(), each) for each, tail in drawn)[1])
+    return out
 
 
-def _lots(seed: Hash, part: int, peer: PeerId, lots: int) -> list[bytes]:
-    return [digest(seed, _number(part), peer.encode(), _number(lot)) for lot in range(1, lots + 1)]
+def _framed(part: bytes) -> bytes:
+    """A part as ``digest`` hashes it; a model has thousands of parts, so ``owners`` joins them by itself."""
+    return len(part).to_bytes(8, "little") + part

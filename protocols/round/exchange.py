@@ -40,8 +40,7 @@ def part_sizes(codec: Codec, values: int) -> list[int]:
 
 def squared_norm(values: Vector) -> float:
     """Σx² in doubles."""
-    wide = values.astype(np.float64)
-    return float(np.dot(wide, wide))
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,11 @@ class Inbox:
     def _decode(self, index: int, data: Buffer) -> Vector:
         start, stop = tensors.part_bounds(index, self._values)
         return self._codec.decode(data, stop - start)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every owned part of every contributor is here."""
+        return len(self._parts) == len(self.cast.rows) * len(self.indices)
 
     def missing(self) -> set[PeerId]:
         """Contributors of which some owned part has not arrived."""

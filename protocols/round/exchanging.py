@@ -29,7 +29,7 @@ def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:
 def try_gram(ctx: Context) -> None:
     """With every part in, compute the Gram matrix."""
     inbox = ctx.round.inbox
-    if inbox is not None and not inbox.missing() and ctx.once("gram"):
+    if inbox is not None and inbox.complete and ctx.once("gram"):
         ctx.work(Work("gram", ctx.head.seal, inbox.gram))
 
 

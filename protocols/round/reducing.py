@@ -90,7 +90,7 @@ def try_apply(ctx: Context, now: float) -> None:
     """With every result byte and the weights in hand, take the outer step on a copy of the state."""
     results = ctx.round.results
     cast_ = ctx.round.cast
-    if cast_ is None or results is None or ctx.round.frozen is None or results.missing() or not ctx.once("apply"):
+    if cast_ is None or results is None or ctx.round.frozen is None or not results.complete or not ctx.once("apply"):
         return
     ctx.enter("apply", now)
     params, momentum, drift, setting = ctx.params, ctx.momentum, ctx.drift, ctx.setting

@@ -136,6 +136,7 @@ class Results:
         self._cast, self._core, self._codec, self._values = cast_, core, codec, values
         self._sizes = part_sizes(codec, values)
         self._data: list[bytes | memoryview | None] = [None] * len(self._sizes)
+        self._left = len(self._sizes)
         self._places = {each: cast_.owned(each) for each in cast_.working}
 
     def add(self, sender: PeerId, frame: Pieces, root: Hash) -> None:
@@ -155,7 +156,13 @@ class Results:
                 raise RemoteError(frame.maker, f"result {piece.index}: {error}") from error
             if max(float(values.max()), -float(values.min())) > MAX_RESULT:
                 raise RemoteError(frame.maker, f"result {piece.index} is larger than any mean of updates")
+            self._left -= self._data[piece.index] is None
             self._data[piece.index] = piece.data
+
+    @property
+    def complete(self) -> bool:
+        """Whether every result part is here."""
+        return self._left == 0
 
     def missing(self) -> set[PeerId]:
         """Reducers of which some result part is not here yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from .. import turns
@@ -36,13 +37,19 @@ class Cast:
 
     def owned(self, peer: PeerId) -> list[int]:
         """The parts a reducer owns, ascending."""
-        return [index for index, owner in enumerate(self.owners) if owner == peer]
+        return self._owned.get(peer, [])
 
-    @property
+    @cached_property
     def working(self) -> tuple[PeerId, ...]:
         """Reducers that own at least one part, in order of ids."""
-        owning = set(self.owners)
-        return tuple(each for each in self.reducers if each in owning)
+        return tuple(each for each in self.reducers if each in self._owned)
+
+    @cached_property
+    def _owned(self) -> dict[PeerId, list[int]]:
+        out: dict[PeerId, list[int]] = {}
+        for index, owner in enumerate(self.owners):
+            out.setdefault(owner, []).append(index)
+        return out
 
 
 def newcomers_room(table: Table) -> int:
