@@ -27,13 +27,14 @@ class InnerConfig:
 
     optimizer: str = "adamw"
     """``adamw``, or ``sgd`` without momentum (clipping and decay apply to it as well)."""
-    lr: float = 8e-3
-    betas: tuple[float, float] = (0.9, 0.95)
+    lr: float = 4e-3
+    betas: tuple[float, float] = (0.8, 0.95)
+    """A short memory of gradients: with zero moments in each window a longer one never fills."""
     weight_decay: float = 0.1
     """Decoupled, on matrices only: the gains of the norms are left alone."""
     clip: float = 1.0
     """Largest norm of a step's gradient; 0 = no clipping."""
-    warmup: int = 5
+    warmup: int = 3
     """Steps over which the rate rises to ``lr`` whenever the optimizer starts anew."""
     reset: bool = True
     """Zero moments at each window's start, so that a window can be replayed by anyone (protocol.md 5.3)."""

@@ -25,12 +25,14 @@ from peer.data import Corpus
 from peer.evaluate import held_out_loss
 from peer.learner import Learner
 from peer.models import SIZES, initial_vector
-from peer.training import DataConfig, InnerConfig, TrainConfig, Window
+from peer.training import DEALS, DataConfig, InnerConfig, TrainConfig, Window
 from protocols.ids import digest
 from protocols.outer import nesterov_step
 
 CASES = ("alone/limit", "alone/adamw", "swarm/alone", "swarm/adamw")
 PEERS = 4
+OUTER = (0.9, 0.3)
+"""Rate and momentum of the outer optimizer, as in the manifest of a new run."""
 LIMIT = 2.40
 """Nats per byte that one peer has to reach in 16 rounds."""
 
@@ -56,10 +58,11 @@ QUICK = Plan(size="nano", steps=5, long=2, short=2, rates=(8e-3,), seeds=(0,))
 class Bench:
     """Runs of one plan; each is computed once, whatever asks for it."""
 
-    def __init__(self, plan: Plan, inner: InnerConfig, outer: tuple[float, float]) -> None:
+    def __init__(self, plan: Plan, inner: InnerConfig, *, outer: tuple[float, float], deal: str) -> None:
         self.plan = plan
         self._inner = inner
         self._outer = outer
+        self._data = DataConfig(corpus.SHARDS, deal=deal)
         self._shards = corpus.shakespeare()
         self._known: dict[tuple[str, int, int, float, int], float] = {}
 
@@ -101,19 +104,18 @@ class Bench:
         return held_out_loss(state, learner.config, self._shards)
 
     def _plain(self, peers: int, rounds: int, lr: float, seed: int) -> float:
-        """One window as long as all rounds. Warm-up is a tenth of it, betas are AdamW's best here (CONTRIBUTING)."""
+        """One window as long as all rounds, with the same inner optimizer but for a warm-up of a tenth of it."""
         steps = rounds * self.plan.steps
-        inner = replace(self._inner, lr=lr, warmup=steps // 10, betas=(0.9, 0.95))
+        inner = replace(self._inner, lr=lr, warmup=steps // 10)
         learner = self._learner(inner, seed)
         state = initial_vector(self.plan.size, SIZES[self.plan.size].context, seed)
         learner.train(state, Window(_parent(seed, 0), "peer 0", steps=steps), end=state)
         return held_out_loss(state, learner.config, self._shards)
 
     def _learner(self, inner: InnerConfig, seed: int) -> Learner:
-        data = DataConfig(corpus.SHARDS)
         context = SIZES[self.plan.size].context
-        config = TrainConfig(data, size=self.plan.size, context=context, seed=seed, inner=inner)
-        return Learner(config, Corpus(self._shards, data, context=context))
+        config = TrainConfig(self._data, size=self.plan.size, context=context, seed=seed, inner=inner)
+        return Learner(config, Corpus(self._shards, self._data, context=context))
 
 
 def _parent(seed: int, number: int) -> bytes:
@@ -160,13 +162,17 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, action="append", help="default: all")
     parser.add_argument("--seeds", type=int, help="number of seeds (default 3)")
     parser.add_argument("--lr", type=float, default=default.lr, help="inner rate of the cases alone/…")
+    parser.add_argument("--betas", type=float, nargs=2, default=default.betas)
+    parser.add_argument("--warmup", type=int, default=default.warmup)
+    parser.add_argument("--deal", choices=DEALS, default="round")
     parser.add_argument("--outer", type=float, nargs=2, default=OUTER, metavar=("LR", "MOMENTUM"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     plan = QUICK if given.quick else FULL
     if given.seeds:
         plan = replace(plan, seeds=tuple(range(given.seeds)))
-    bench = Bench(plan, default, tuple(given.outer))
+    inner = replace(default, betas=tuple(given.betas), warmup=given.warmup)
+    bench = Bench(plan, inner, outer=tuple(given.outer), deal=given.deal)
     for case in given.case or CASES:
         line = {"schema": 1, "bench": "training", "case": case, **measure(bench, case, given.lr)}
         if given.quick:
@@ -174,8 +180,6 @@ def main() -> None:
         sys.stdout.write(json.dumps({**line, "seed": plan.seeds[0], "quick": given.quick}) + "\n")
         sys.stdout.flush()
 
-
-OUTER = (1.0, 0.0)
 
 if __name__ == "__main__":
     main()

@@ -42,7 +42,7 @@ def swarm(config: TrainConfig, peers: list[str], *, rounds: int, steps: int) -> 
 
 
 def test_one_peer_that_keeps_its_moments_is_adamw() -> None:
-    inner = InnerConfig(lr=5e-3, clip=0.0, warmup=0, weight_decay=0.05, reset=False)
+    inner = InnerConfig(lr=5e-3, betas=(0.9, 0.95), clip=0.0, warmup=0, weight_decay=0.05, reset=False)
     got = swarm(replace(CONFIG, inner=inner), ["a"], rounds=4, steps=5)
     model = GPT("nano", 32)
     load_flat(model, START)
