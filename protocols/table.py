@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 from typing import TYPE_CHECKING
 
 from .canonical import Value, pack
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 NEW, STANDING = "new", "standing"
+WEIGHT_LIMIT = 2.0**64
+
+
+def _weight(value: object) -> float:
+    weight = real(value)
+    if not 0 <= weight <= WEIGHT_LIMIT:
+        raise ValueError(f"is not from 0 to {WEIGHT_LIMIT:.0f}")
+    return weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class Member(Record):
 
     checks = {
         "peer": identity,
-        "weight": real,
+        "weight": _weight,
         "state": text(16),
         "direct": boolean,
         "admitted": hash32,
@@ -68,16 +77,24 @@ class Table:
         return member is not None and member.state == STANDING
 
     def weigh(self, peers: Iterable[PeerId]) -> float:
-        """Weight of the voters among ``peers``."""
-        return sum(self.voters.get(each, 0.0) for each in sorted(set(peers)))
+        """Weight of the voters among ``peers``, rounded once."""
+        return fsum(self._weights(peers))
 
     def is_quorum(self, peers: Iterable[PeerId]) -> bool:
         """More than 2/3 of the voters' weight."""
-        return 3.0 * self.weigh(peers) > 2.0 * sum(self.voters.values())
+        return self._exceed(self._weights(peers), self._weights(self.voters), thirds=2)
 
-    def is_third(self, peers: Iterable[PeerId]) -> bool:
-        """More than 1/3 of the voters' weight."""
-        return 3.0 * self.weigh(peers) > sum(self.voters.values())
+    def is_third(self, peers: Iterable[PeerId], *, of: Iterable[PeerId] | None = None) -> bool:
+        """More than 1/3 of the weight of ``of``, or of all voters."""
+        return self._exceed(self._weights(peers), self._weights(self.voters if of is None else of), thirds=1)
+
+    def _weights(self, peers: Iterable[PeerId]) -> list[float]:
+        return [self.voters[each] for each in set(peers) if each in self.voters]
+
+    @staticmethod
+    def _exceed(some: list[float], whole: list[float], *, thirds: int) -> bool:
+        # fsum rounds the exact sum once, so its sign is exact: 2/3 of three 0.1s is no quorum.
+        return fsum([*some * 3, *[-weight for weight in whole] * thirds]) > 0
 
 
 def table_from_wire(value: object) -> Table:
@@ -100,7 +117,7 @@ def advance(table: Table, parent: Hash, committed: Mapping[PeerId, bool], *, pro
     member, or a sixteenth of the weight, gains standing in one seal, in order of ids (5.1).
     """
     members = dict(table.members)
-    room = max(1, int(sum(table.voters.values()) / 16))
+    room = max(1, int(table.weigh(table.voters) / 16))
     for each in sorted(committed):
         member = members.get(each) or Member(each, 0.0, NEW, direct=False, admitted=parent, sealed=0)
         member = replace(member, direct=committed[each], sealed=member.sealed + 1)

@@ -59,12 +59,12 @@ def newcomers_room(table: Table) -> int:
 
 def required(table: Table, readys: Sequence[Statement]) -> set[Hash]:
     """Commits that more than a third of the weight among these readys has seen."""
-    seen: dict[Hash, float] = {}
+    seen: dict[Hash, set[PeerId]] = {}
     for each in readys:
-        for commit in set(cast("Ready", each.body).commits):
-            seen[commit] = seen.get(commit, 0.0) + table.weigh([each.peer])
-    total = table.weigh(each.peer for each in readys)
-    return {commit for commit, share in seen.items() if 3.0 * share > total}
+        for commit in cast("Ready", each.body).commits:
+            seen.setdefault(commit, set()).add(each.peer)
+    signers = {each.peer for each in readys}
+    return {commit for commit, peers in seen.items() if table.is_third(peers, of=signers)}
 
 
 def read_roster(statement: Statement, scope: Scope, head: Head, parts: int) -> Cast:
