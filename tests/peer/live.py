@@ -1,0 +1,168 @@
+"""For tests of the whole: real daemons as child processes, and waiting for a condition with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import psutil
+
+from peer import client
+from peer.identity import Identity
+from peer.paths import Home
+from peer.runs import plays
+from protocols.errors import MurmurError
+from protocols.manifest import render, sign
+from protocols.manifest_defaults import Choices, default_manifest
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator, Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-m", "peer")
+
+
+def until(condition: Callable[[], bool], within: float, what: str) -> None:
+    """Return as soon as ``condition`` holds; fails the test after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"after {within} s still not so: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Live:
+    """A ``murmur`` process: its home, what it printed so far, and its family."""
+
+    home: Home
+    process: subprocess.Popen[bytes]
+    streams: tuple[Path, Path]
+
+    @property
+    def printed(self) -> str:
+        """Its stdout."""
+        return self.streams[0].read_text()
+
+    @property
+    def complaints(self) -> str:
+        """Its stderr."""
+        return self.streams[1].read_text()
+
+    @property
+    def log(self) -> str:
+        """Its log file."""
+        return self.home.log.read_text()
+
+    def status(self) -> dict[str, Any]:
+        """The status document; empty while the daemon does not answer."""
+        try:
+            return client.request(self.home, "GET", "/api/v1/status")
+        except MurmurError:
+            return {}
+
+    def says(self, text: str, within: float = 60.0) -> None:
+        """Wait until ``text`` is on stdout; fails at once when the process ends first."""
+        until(lambda: text in self.printed or self.process.poll() is not None, within, f"it says {text!r}")
+        assert text in self.printed, self.complaints
+
+    def family(self) -> list[psutil.Process]:
+        """Its children and theirs, those that live."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def ends(self, within: float = 60.0) -> int:
+        """The exit code, once it has ended."""
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"still running after {within} s: {self.printed}{self.complaints}") from error
+
+    def asked(self, number: signal.Signals, within: float) -> int:
+        """Send a signal; the exit code, which must come in time."""
+        self.process.send_signal(number)
+        return self.ends(within)
+
+
+@contextlib.contextmanager
+def murmur(
+    home: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    program: tuple[str, ...] = PROGRAM,
+) -> Iterator[Live]:
+    """Start ``murmur ARGUMENTS`` for a home; it is killed at the end if it still runs."""
+    streams = (home.parent / f"{home.name}.out", home.parent / f"{home.name}.err")
+    with streams[0].open("wb") as out, streams[1].open("wb") as err:
+        process = subprocess.Popen(
+            [*program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=ROOT,
+            env={**os.environ, "MURMUR_HOME": str(home), **(environment or {})},
+        )
+    try:
+        yield Live(Home(home), process, streams)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def gone(processes: list[psutil.Process], within: float = 5.0) -> None:
+    """Wait until none of these processes lives."""
+    until(lambda: not any(alive(each) for each in processes), within, f"{processes} ended")
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def small_run(folder: Path, *, founders: int = 1, steps: int = 2, codec: str = "int8") -> tuple[Path, list[Identity]]:
+    """A run of nano with very few steps on the plays, as a signed manifest file, and its founders' keys."""
+    keys = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, founders + 1)]
+    choices = Choices(size="nano", steps=steps, codec=codec)
+    manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=plays())
+    path = folder / "run.toml"
+    path.write_text(render(sign(manifest, keys[0].peer, keys[0].sign)))
+    return path, keys
+
+
+def home_of(folder: Path, key: Identity, name: str = "home") -> Path:
+    """A fresh home with this key."""
+    home = Home(folder / name)
+    home.create()
+    key.save(home.key)
+    return home.root
+
+
+def run_folder(home: Path) -> Path:
+    """The one run's folder."""
+    (folder,) = (home / "runs").iterdir()
+    return folder
+
+
+def journal(home: Path) -> dict[tuple[str, bytes], bytes]:
+    """(kind, slot) → signed bytes, of every statement in the journal; parsed here on its own."""
+    data, found = (run_folder(home) / "journal").read_bytes(), {}
+    while data:
+        size = int.from_bytes(data[:4], "little")
+        key, _, raw, _ = msgpack.unpackb(data[12 : 12 + size])
+        if key:
+            fields = msgpack.unpackb(raw)
+            slot = (fields["kind"], fields["slot"])
+            assert slot not in found, f"two statements for {slot}"
+            found[slot] = raw
+        data = data[20 + size :]
+    return found
