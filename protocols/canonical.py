@@ -36,7 +36,7 @@ def unpack(raw: bytes, *, depth: int = 8, items: int = MAX_ITEMS) -> Value:
         raise ValueError(f"not msgpack: {error}") from error
     _check(value, depth)
     try:
-        same = pack(value) == raw
+        same = msgpack.packb(value) == raw
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"not canonical: {error}") from error
     if not same:
@@ -57,8 +57,9 @@ def _check(value: object, depth: int) -> None:
     if depth < 0:
         raise ValueError("nested too deep")
     if type(value) is dict:
-        if not all(type(key) is str for key in value):
-            raise ValueError("a key that is not a string")
+        keys = list(value)
+        if not all(type(key) is str for key in keys) or keys != sorted(keys):
+            raise ValueError("keys that are not strings in order")
         for each in value.values():
             _check(each, depth - 1)
     elif type(value) is list:
