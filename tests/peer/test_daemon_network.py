@@ -1,0 +1,117 @@
+"""Real daemons with p2pd: two train together and resume, a killed one leaves nothing, all end when asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peer.live import Live, gone, home_of, journal, murmur, run_folder, small_run, until
+
+if TYPE_CHECKING:
+    import psutil
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+NEAR = ("up", "--threads=1", "--listen=127.0.0.1")
+UNTIDY = re.compile(r"Traceback|ResourceWarning|never (awaited|retrieved)|destroyed but|ERROR|CRITICAL")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def address(live: Live) -> str:
+    """Where it takes peers, once it knows."""
+    until(lambda: bool(addresses(live)) or live.process.poll() is not None, 90, "it has an address")
+    return addresses(live)[0]
+
+
+def addresses(live: Live) -> list[str]:
+    found = live.status().get("reach", {}).get("addresses", [])
+    return [each for each in found if "/tcp/" in each]
+
+
+def tidy(live: Live) -> None:
+    assert "Traceback" not in live.complaints
+    assert not UNTIDY.search(live.log), live.log
+
+
+def test_killed_five_times_it_leaves_no_process_and_its_port(tmp_path: Path) -> None:
+    """FC08. A founder who is missing keeps the others waiting in the middle of the first round."""
+    run, keys = small_run(tmp_path, founders=2)
+    home, port = home_of(tmp_path, keys[0]), free_port()
+    options = (*NEAR, f"--run={run}", f"--p2p-port={port}")
+    family: list[psutil.Process] = []
+    left: list[Path] = []
+    for _ in range(5):
+        with murmur(home, *options) as live:
+            assert str(port) in address(live), live.complaints
+            assert not any(each.exists() for each in left), "the next start clears away what the last left"
+            family = live.family()
+            names = {" ".join(each.cmdline()) for each in family}
+            assert len(family) == 2 and any("p2pd" in name for name in names), names
+            left = [Path(json.loads((home / "p2pd.pid").read_text())["directory"])]
+            live.process.kill()
+            live.process.wait()
+            gone(family, 5)
+    with murmur(home, *options) as live:
+        assert str(port) in address(live)
+        family = live.family()
+        assert live.asked(signal.SIGTERM, 5) == 0
+        gone(family, 0.5)
+    tidy(live)
+    assert not any(each.exists() for each in left)
+    assert sorted(each.name for each in home.iterdir()) == ["daemon.lock", "identity.key", "murmur.log", "runs"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_waiting_for_somebody_it_ends_within_5_s(tmp_path: Path, number: signal.Signals) -> None:
+    run, keys = small_run(tmp_path, founders=2)
+    with murmur(home_of(tmp_path, keys[0]), *NEAR, f"--run={run}") as live:
+        until(lambda: live.status().get("round", {}).get("phase") == "commit", 90, "it has trained and waits")
+        family = live.family()
+        assert live.asked(number, 5) == 0
+        gone(family, 0.5)
+    tidy(live)
+    assert live.printed.splitlines()[-1] == "stopped at sealed round 0"
+
+
+def sealed(home: Path) -> dict[int, str]:
+    lines = map(json.loads, (run_folder(home) / "rounds.jsonl").read_text().splitlines())
+    return {entry["round"]: entry["seal"] for entry in lines}
+
+
+def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Path) -> None:
+    run, keys = small_run(tmp_path, founders=2)
+    homes = [home_of(tmp_path, key, f"home-{index}") for index, key in enumerate(keys)]
+    port = free_port()
+    signed: list[dict[tuple[str, bytes], bytes]] = [{}, {}]
+    with murmur(homes[0], *NEAR, f"--run={run}", f"--p2p-port={port}") as one:
+        joins = f"--join={address(one)}"
+        with murmur(homes[1], *NEAR, f"--run={run}", joins) as two:
+            until(lambda: len(journal_rounds(homes[1])) >= 2, 90, "two rounds are sealed")
+            two.process.kill()
+        signed[1] = journal(homes[1])
+        had = max(sealed(homes[1]))
+        with murmur(homes[1], *NEAR, f"--run={run}", joins) as two:
+            until(lambda: max(sealed(homes[1])) >= had + 2, 90, "two more rounds are sealed")
+            assert two.asked(signal.SIGTERM, 5) == 0
+        tidy(two)
+        assert one.asked(signal.SIGINT, 5) == 0
+    tidy(one)
+    assert signed[1].items() <= journal(homes[1]).items(), "nothing is signed twice"
+    common = sealed(homes[0]).keys() & sealed(homes[1]).keys()
+    assert len(common) >= 4
+    assert all(sealed(homes[0])[number] == sealed(homes[1])[number] for number in common)
+
+
+def journal_rounds(home: Path) -> dict[int, str]:
+    """The rounds sealed so far; none before the run's folder is there."""
+    return sealed(home) if list(home.glob("runs/*/rounds.jsonl")) else {}
