@@ -104,7 +104,7 @@ class VirtualSwarm:
 
     def __init__(self, scope: Scope, setting: Setting, trainer: Trainer, network: MemoryNetwork | None = None) -> None:
         self.scope, self.setting, self.trainer = scope, setting, trainer
-        self.network = network or MemoryNetwork()
+        self.network = MemoryNetwork() if network is None else network
         self.peers: dict[PeerId, VirtualPeer] = {}
 
     def add(self, identities: Iterable[Identity], head: Head, state: tuple[Vector, Vector]) -> None:
