@@ -27,7 +27,7 @@ class InnerConfig:
 
     optimizer: str = "adamw"
     """``adamw``, or ``sgd`` without momentum (clipping and decay apply to it as well)."""
-    lr: float = 4e-3
+    lr: float = 2.5e-3
     betas: tuple[float, float] = (0.8, 0.95)
     """A short memory of gradients: with zero moments in each window a longer one never fills."""
     weight_decay: float = 0.1

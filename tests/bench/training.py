@@ -31,7 +31,7 @@ from protocols.outer import nesterov_step
 
 CASES = ("alone/limit", "alone/adamw", "swarm/alone", "swarm/adamw")
 PEERS = 4
-OUTER = (0.9, 0.3)
+OUTER = (0.9, 0.5)
 """Rate and momentum of the outer optimizer, as in the manifest of a new run."""
 LIMIT = 2.40
 """Nats per byte that one peer has to reach in 16 rounds."""
