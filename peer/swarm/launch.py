@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -121,6 +122,8 @@ class Launcher:
         self.peers = [Peer(index, each, Home(folder / f"peer-{index}")) for index, each in enumerate(identities)]
         self._options, self._file = options, folder / "run.toml"
         self._file.write_text(render(self.manifest))
+        self._temporary = folder / "t"  # short: sockets live here, and what a killed daemon leaves goes with the rest
+        self._temporary.mkdir()
 
     async def start(self) -> None:
         """Start everybody; each but the first joins through the first. Raises LocalError when one does not come up."""
@@ -153,6 +156,7 @@ class Launcher:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=_ROOT,
+                env={**os.environ, "TMPDIR": str(self._temporary)},
                 preexec_fn=die_with_parent(),
             )
 
