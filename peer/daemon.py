@@ -36,7 +36,7 @@ from .logs import start_logging
 from .models import initial_vector
 from .outbox import Outbox
 from .paths import Home
-from .reporter import Reporter
+from .reporter import REFERENCES, Reporter
 from .runs import load_run
 from .session import Parts, Session
 from .settings import CELL, round_setting, train_config
@@ -146,6 +146,7 @@ class Daemon:
     async def _start(self, stack: AsyncExitStack) -> Started:
         await self._worker.start()
         stack.push_async_callback(self._worker.stop)
+        self._tell_ready()
         session, outbox = await self._start_session(stack)
         self._session = session
         return session, outbox
@@ -341,11 +342,22 @@ class Daemon:
             run=self._run.scope.run.hex(),
         )
         say(f"  identity   {short(self._identity.peer)}, key in {self._home.key}")
-        say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {founders} founder(s)")
+        members = f"{founders} founder{'s' * (founders > 1)}"
+        say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
         say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
-        if founders < 4:
+        if manifest.data.name == SHAKESPEARE:
+            lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
+            say(f"  to beat    {lines} (held-out nats per byte)")
+        if founders < 4 and not self._options.alone:
             say("  note       fewer than four members: no liar is tolerated")
         say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
+
+    def _tell_ready(self) -> None:
+        window = self._run.manifest.round
+        length = f"{window.steps} steps" if window.steps else f"{window.seconds} s"
+        self._reporter.say(
+            f"  trainer    ready on {self._worker.device}: {length} a round, then a line for each sealed round"
+        )
 
 
 def _state_of(head: Head) -> str:

@@ -117,27 +117,22 @@ class Reporter:
 
     def _print(self, record: Record, loss: float | None) -> None:
         train = self._window.loss if self._window else None
-        weight = record.weights.get(PeerId(self.status.peer), 0.0)
+        weight, others = record.weights.get(PeerId(self.status.peer), 0.0), len(record.contributors) - 1
         parts = [
-            f"round {record.round:>4} sealed",
+            f"round {record.round:>4}",
             f"loss {train:.3f}" if train is not None else "loss –",
             f"held-out {loss:.3f}{self._beside(loss)}" if loss is not None else "",
-            f"{record.verdict}, weight {weight:.2f} of {len(record.contributors)}",
+            record.verdict if weight == 0.0 or not others else f"weight {weight:.2f} of {others + 1}",
             f"{sum(record.seconds.values()):.1f} s",
         ]
-        line = "   ".join(part for part in parts if part)
+        line = "  ".join(part for part in parts if part)
         fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}
         self.say(line, **fields, seal=record.seal.hex(), state_hash=record.state.hex(), verdict=record.verdict)
 
     def _beside(self, loss: float) -> str:
-        """Which reference line the loss has passed."""
-        if not self._shakespeare:
-            return ""
-        passed = [f"{name} {value:.2f}" for name, value in REFERENCES if loss < value]
-        ahead = [f"{name} {value:.2f}" for name, value in REFERENCES if loss >= value]
-        return (
-            f" (below {passed[-1]}" * bool(passed) + f", next {ahead[0]}" * bool(passed and ahead) + ")" * bool(passed)
-        )
+        """The lowest reference line that the loss has passed."""
+        passed = [f" < {name} {value:.2f}" for name, value in REFERENCES if loss < value]
+        return passed[-1] if self._shakespeare and passed else ""
 
     def _amend(self, seal: Hash, **changes: object) -> None:
         """Something of a sealed round became known later: the log gets a newer line for it."""
