@@ -51,6 +51,7 @@ def _init_flags(verbs: Commands) -> None:
     flag("--steps", type=at_least(1), default=25, metavar="H", help="inner steps of a round (%(default)s)")
     flag("--codec", default="float32", help="how updates are encoded: float32 or int8 (%(default)s)")
     flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
+    flag("--open", action="store_true", help="let strangers enter; left out: the founders only")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
     flag("--founder", action="append", default=[], metavar="ID", help="another founder; may be repeated")
     flag("-o", "--output", type=Path, metavar="FILE", help="write to FILE, not to stdout")
@@ -64,7 +65,7 @@ def _init(arguments: dict[str, Any]) -> int:
     from .identity import Identity
 
     data_name, shards = _shards(arguments["data"])
-    kept = ("seed", "rounds", "size", "steps", "codec", "rule", "probation")
+    kept = ("seed", "rounds", "size", "steps", "codec", "rule", "open", "probation")
     choices = Choices(name=arguments["name"] or data_name, data=data_name, **{name: arguments[name] for name in kept})
     identity = Identity.load_or_create(_home(arguments).key)
     manifest = default_manifest(choices, founders=_founders(identity.peer, arguments["founder"]), shards=shards)
@@ -123,16 +124,12 @@ def _founders(own: PeerId, others: list[str]) -> list[PeerId]:
     return list(dict.fromkeys([own, *map(PeerId, others)]))
 
 
-def _shards(folder: Path | None) -> tuple[str, list[ShardEntry]]:
-    from protocols.manifest import ShardEntry
-
+def _shards(folder: Path | None) -> tuple[str, tuple[ShardEntry, ...]]:
     from . import corpus
 
     if folder is None:
-        name, entries = corpus.NAME, corpus.SHARDS
-    else:
-        name, entries = slug(folder.resolve().name), tuple(shard.entry for shard in corpus.from_folder(folder))
-    return name, [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in entries]
+        return corpus.NAME, corpus.SHARDS
+    return slug(folder.resolve().name), tuple(shard.entry for shard in corpus.from_folder(folder))
 
 
 def slug(name: str) -> str:

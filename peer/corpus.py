@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from protocols.errors import ConfigError, EnvironmentFault
+from protocols.manifest import ShardEntry
 
 from .data import Shard
-from .training import ShardEntry
 
 if TYPE_CHECKING:
     from .training import DataConfig

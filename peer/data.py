@@ -14,8 +14,7 @@ from blake3 import blake3
 
 from protocols.errors import ConfigError, EnvironmentFault
 from protocols.ids import digest
-
-from .training import ShardEntry
+from protocols.manifest import ShardEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

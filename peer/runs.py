@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocols.errors import ConfigError
-from protocols.manifest import Manifest, ShardEntry, sign, verify
+from protocols.manifest import Manifest, sign, verify
 from protocols.manifest_defaults import Choices, default_manifest
 from protocols.manifest_text import parse
 
@@ -22,7 +22,7 @@ MANIFEST_BYTES = 8 << 20
 def load_run(options: UpOptions, identity: Identity) -> Manifest:
     """The manifest for ``options.run``. Raises ConfigError when it is neither a known name nor a valid file.
 
-    An embedded run started alone is the starter's own: its key the only founder, so its own run id.
+    An embedded run is the starter's own: its key the only founder, so its own run id.
     """
     if options.run == corpus.NAME:
         return embedded(identity, Choices(size=options.size))
@@ -33,13 +33,8 @@ def load_run(options: UpOptions, identity: Identity) -> Manifest:
 
 def embedded(identity: Identity, choices: Choices) -> Manifest:
     """The embedded run with ``identity`` as its founder, signed by it."""
-    manifest = default_manifest(choices, founders=[identity.peer], shards=plays())
+    manifest = default_manifest(choices, founders=[identity.peer], shards=corpus.SHARDS)
     return sign(manifest, identity.peer, identity.sign)
-
-
-def plays() -> list[ShardEntry]:
-    """The embedded corpus as a manifest names it."""
-    return [ShardEntry(entry.id, entry.bytes, entry.hash) for entry in corpus.SHARDS]
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from protocols.errors import LocalError, RemoteError, TransportError
@@ -84,6 +83,8 @@ class Session:
         """``outbox`` None: alone, nothing is ever sent."""
         self._parts, self._observer, self._outbox = parts, observer, outbox
         self._inputs: asyncio.Queue[tuple[Input, asyncio.Future[None] | None]] = asyncio.Queue(INPUTS)
+        self._arrived: deque[PeerId] = deque()
+        self._training: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.stopping = asyncio.Event()
         """Set once the observer said stop: no further window is trained."""
@@ -102,7 +103,8 @@ class Session:
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame.
 
-        Raises RemoteError when the machine refuses it, TransportError when its turn does not come.
+        Raises RemoteError when the machine refuses it and the sender is at fault, TransportError when its turn
+        does not come.
         """
         machine = self._parts.machine
         if kind == "statement":
@@ -115,14 +117,9 @@ class Session:
         """Streams opened or closed: new neighbours are told what is known of this round."""
         if self._outbox is None:
             return
-        for peer in self._outbox.connect(neighbours):
-            try:
-                self._inputs.put_nowait((partial(self._welcome, peer), None))
-            except asyncio.QueueFull:
-                log.warning("%s connected while too much was waiting; it is told when it connects again", peer)
-
-    def _welcome(self, peer: PeerId, _now: float) -> list[Effect]:
-        return self._parts.machine.welcome(peer)
+        self._arrived.extend(self._outbox.connect(neighbours))
+        if not self._inputs.full():  # else the next input that is waiting brings it up
+            self._inputs.put_nowait((lambda now: [], None))
 
     async def _ask(self, sender: PeerId, run: Input) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -130,6 +127,9 @@ class Session:
             async with asyncio.timeout(HANDLE_S):
                 await self._inputs.put((run, done))
                 await done
+        except RemoteError as error:
+            if error.peer == sender:  # whoever only passed another's lie on is not hung up on
+                raise
         except TimeoutError as error:
             raise TransportError(sender, f"a frame of its had no turn within {HANDLE_S:.0f} s") from error
 
@@ -139,6 +139,8 @@ class Session:
             await self._one_input(run, done)
 
     async def _one_input(self, run: Input, done: asyncio.Future[None] | None) -> None:
+        while self._arrived:
+            await self._carry_out(self._parts.machine.welcome(self._arrived.popleft()))
         try:
             effects = run(self._parts.clock())
         except RemoteError as error:
@@ -168,8 +170,10 @@ class Session:
             case Work():
                 self._spawn(self._work(effect), f"work {effect.key}")
             case Train():
+                if self._training is not None:
+                    self._training.cancel()  # a window on a base that is no more
                 if not self.stopping.is_set():
-                    self._spawn(self._train(effect), "train")
+                    self._training = self._spawn(self._train(effect), "train")
             case Sealed():
                 return await self._sealed(effect)
             case Phase() | Votes() | Trouble() | Final():
@@ -192,7 +196,10 @@ class Session:
                 await asyncio.to_thread(parts.store.save_pending, parent, window.drift, leg.steps, leg.tokens)
         number = parts.machine.head.round + 1
         statement = await asyncio.to_thread(parts.journal.sign, effect.body, number)
-        return parts.machine.receive(statement, None, parts.clock())
+        try:
+            return parts.machine.receive(statement, None, parts.clock())
+        except RemoteError as error:  # from the journal, or a fault of ours: others will refuse it as well
+            return [Trouble(parts.machine.me, f"refused its own {effect.body.kind}: {error.text}")]
 
     async def _sealed(self, effect: Sealed) -> list[Effect]:
         checkpoint = Checkpoint(effect.head, effect.params, effect.momentum, effect.drift)
@@ -211,7 +218,7 @@ class Session:
         else:
             window = await self._parts.trainer(effect)
         machine = self._parts.machine
-        await self._inputs.put((lambda now: machine.trained(window, now), None))
+        await self._inputs.put((lambda now: machine.trained(effect.parent, window, now), None))
 
     async def _work(self, effect: Work) -> None:
         try:
@@ -221,6 +228,6 @@ class Session:
         machine = self._parts.machine
         await self._inputs.put((lambda now: machine.done(effect.key, effect.parent, value, now), None))
 
-    def _spawn(self, run: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, run: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None
-        self._tasks.create_task(run, name=name)
+        return self._tasks.create_task(run, name=name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocols.round.effects import Setting
 
-from .training import DataConfig, InnerConfig, ShardEntry, TrainConfig
+from .training import DataConfig, InnerConfig, TrainConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def train_config(manifest: Manifest, folder: Path | None) -> TrainConfig:
     inner, data, model = manifest.inner, manifest.data, manifest.model
     return TrainConfig(
         data=DataConfig(
-            shards=tuple(ShardEntry(shard.id, shard.bytes, shard.hash) for shard in data.shards),
+            shards=data.shards,
             name=data.name,
             folder=str(folder) if folder else None,
             held_out=float(data.held_out),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from protocols.errors import ConfigError
+from protocols.manifest import ShardEntry
 
 from .models import KINDS, parameter_count
 
@@ -50,15 +51,6 @@ class InnerConfig:
             raise ConfigError("inner optimizer: lr must be in (0, 10], betas below 1")
         if not 1 <= self.batch <= 4096 or not 0 <= self.warmup <= 1_000_000:
             raise ConfigError("inner optimizer: batch must be in 1 … 4096, warmup in 0 … 1,000,000")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """A shard as the manifest names it: its id, size in bytes and BLAKE3 hash in lower-case hex."""
-
-    id: str
-    bytes: int
-    hash: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class VirtualPeer:
                 return self.machine.done(key, parent, run(), 0.0)
             case Train():
                 window = self._swarm.trainer(self.peer, effect)
-                return self.machine.finish(0.0) if window is None else self.machine.trained(window, 0.0)
+                return self.machine.finish(0.0) if window is None else self.machine.trained(effect.parent, window, 0.0)
             case Flood(statement, source):
                 for each in self._swarm.peers:
                     if each not in (self.peer, source):

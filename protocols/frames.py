@@ -23,6 +23,7 @@ PAYLOAD_LIMITS = MappingProxyType(
         "statement": 512 * 1024,
         "parts": 1280 * 1024,
         "results": 1280 * 1024,
+        "want": 4 * 1024,
         "ping": 0,
     }
 )

@@ -49,6 +49,8 @@ class Choices:
     codec: str = "float32"
     """Of updates; results are int8."""
     rule: str = "default"
+    open: bool = False
+    """Whether strangers may enter. Until deadlines exist, a member that goes away stops a run."""
     probation: int = 0
 
 
@@ -63,18 +65,18 @@ def default_manifest(choices: Choices, *, founders: Sequence[PeerId], shards: Se
         round=Window(steps=choices.steps, deadline=600),
         inner=Inner(
             optimizer="adamw",
-            lr="0.008",
-            betas=("0.9", "0.95"),
+            lr="0.0025",
+            betas=("0.8", "0.95"),
             weight_decay="0.1",
             clip="1",
-            warmup=5,
+            warmup=3,
             reset=True,
             batch=16,
         ),
-        outer=Outer(lr="0.7", momentum="0.8"),
+        outer=Outer(lr="0.9", momentum="0.5"),
         codec=Codec(update=choices.codec, result="int8", block=64, error_feedback="1"),
         rule=Rule(name=choices.rule, fallback="mean", tolerated="1/3"),
-        members=Members(founders=tuple(founders), open=True, probation=choices.probation),
+        members=Members(founders=tuple(founders), open=choices.open, probation=choices.probation),
         cells=Cells(list=("model",)),
     )
     return parse(render(manifest))  # the one place that knows what is allowed

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 1 << 20
 """Characters of a manifest."""
 SHARD_LIMIT = 4096
-FOUNDER_LIMIT = 1024
+FOUNDER_LIMIT = 64
 
 _DECIMAL = re.compile(r"\d{1,9}(\.\d{1,12})?([eE][+-]?\d)?")
 _FRACTION = re.compile(r"\d{1,4}/[1-9]\d{0,3}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
 from .errors import RemoteError
-from .messages import MAX_PARTS
+from .messages import MAX_PARTS, MAX_REDUCERS
 from .shapes import hash32, identity, integer, list_of, real, record
 
 if TYPE_CHECKING:
@@ -88,6 +88,27 @@ class Pieces:
             pieces.append(Piece(index, rest[: sizes[index]], path, norm2))
             rest = rest[sizes[index] :]
         return cls(cast("Hash", fields["core"]), cast("PeerId", fields["maker"]), tuple(pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A request for the result parts of these reducers (``makers``) under freeze ``core``."""
+
+    core: Hash
+    makers: tuple[PeerId, ...]
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return pack({"core": self.core, "makers": list(self.makers)})
+
+    @classmethod
+    def decode(cls, payload: bytes, *, sender: str) -> Want:
+        """Parse a request of ``sender``; raises RemoteError."""
+        try:
+            fields = record(unpack(payload), {"core": hash32, "makers": list_of(identity, MAX_REDUCERS)})
+        except ValueError as error:
+            raise RemoteError(sender, f"malformed want: {error}") from error
+        return cls(cast("Hash", fields["core"]), cast("tuple[PeerId, ...]", fields["makers"]))
 
 
 _CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, MAX_PIECES), "paths": _PATHS}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .canonical import Value, pack
 from .ids import Hash, PeerId, digest
-from .messages import MAX_VIEW, Record
+from .messages import MAX_CONTRIBUTORS, MAX_VIEW, Record
 from .shapes import boolean, hash32, identity, integer, list_of, real, text
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def advance(table: Table, parent: Hash, committed: Mapping[PeerId, bool], *, pro
     """The table after a seal whose roster held commits of ``committed`` (peer → its ``direct`` claim).
 
     A stranger enters as ``new``; whoever has more than ``probation`` sealed commits stands. At most one
-    member, or a sixteenth of the weight, gains standing in one seal, in order of ids (5.1).
+    member, or a sixteenth of the weight, gains standing in one seal, in order of ids (5.1), and at most 64 stand.
     """
     members = dict(table.members)
-    room = max(1, int(table.weigh(table.voters) / 16))
+    room = min(max(1, int(table.weigh(table.voters) / 16)), MAX_CONTRIBUTORS - len(table.voters))
     for each in sorted(committed):
         member = members.get(each) or Member(each, 0.0, NEW, direct=False, admitted=parent, sealed=0)
         member = replace(member, direct=committed[each], sealed=member.sealed + 1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..data import Shard
 
-RATES = (4e-3, 8e-3, 12e-3)
+RATES = (2.5e-3, 4e-3, 8e-3, 12e-3)
 """Inner learning rates tried; the best counts."""
 PEER = "baseline"
 

@@ -164,7 +164,7 @@ class Swarm:
     async def _baseline(self) -> dict[str, float | None]:
         if not self._options.baseline:
             return {"alone": None, "adamw": None}
-        self._say("baselines: one peer alone and plain AdamW, each at three rates")
+        self._say("baselines: one peer alone and plain AdamW, each at four rates")
         baselines = Baselines(self._launcher.manifest, self._config, self._shards)
         return await asyncio.to_thread(baselines.run, self._options.rounds, self._say)
 

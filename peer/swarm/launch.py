@@ -21,7 +21,6 @@ from protocols.manifest_defaults import Choices, default_manifest
 from .. import client, corpus
 from ..identity import Identity
 from ..paths import Home
-from ..runs import plays
 
 if TYPE_CHECKING:
     from ..options import SwarmOptions
@@ -49,7 +48,7 @@ def local_manifest(options: SwarmOptions, identities: list[Identity]) -> Manifes
         )
     chosen = {name: getattr(options, name) for name in ("size", "steps", "codec", "rule")}
     choices = Choices(seed=options.seed, **{name: value for name, value in chosen.items() if value is not None})
-    manifest = default_manifest(choices, founders=[each.peer for each in identities], shards=plays())
+    manifest = default_manifest(choices, founders=[each.peer for each in identities], shards=corpus.SHARDS)
     return sign(manifest, identities[0].peer, identities[0].sign)
 
 

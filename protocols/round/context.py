@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -10,18 +10,21 @@ import numpy as np
 
 from ..compression import get_codec
 from ..turns import coordinator
-from .effects import Effect, Flood, Phase, Setting, Sign, Trouble, Vector, Window, Work
+from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
 
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..messages import Body, Commit, Seal
+    from ..payloads import Want
     from ..statements import Scope, Statement
     from ..table import Table
     from .chain import Head
     from .reduction import Applied, Frozen, Reduced, Results
     from .roster import Cast
 
+MISSED_CORES = 8
+"""Cores for which bytes came too early that are remembered."""
 PAST_SEALS = 64
 """Seals whose late messages are recognised as late."""
 
@@ -58,6 +61,14 @@ class Round:
     votes: dict[Hash, dict[PeerId, Statement]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is kept of the round before, for a member that missed its end: statements in order, result bytes."""
+
+    known: tuple[Statement, ...]
+    results: Results
+
+
 class Context:
     """Mutable state shared by the phases; effects gather in it until the machine hands them out."""
 
@@ -66,6 +77,9 @@ class Context:
         self.head = head
         self.params, self.momentum = state
         self.drift: Vector = np.zeros_like(state[0])
+        self.before: Settled | None = None
+        self.missed: dict[Hash, set[PeerId]] = {}
+        self.served: Counter[tuple[PeerId, Hash]] = Counter()
         self.past: deque[Hash] = deque(maxlen=PAST_SEALS)
         self.round = Round(head.round + 1, head.view + 1)
         self.update_codec = get_codec(setting.update_codec)
@@ -111,6 +125,18 @@ class Context:
         """Remember a valid statement and pass it on."""
         self.round.known[statement.hash] = statement
         self.emit(Flood(statement, source))
+
+    def miss(self, core: Hash, sender: PeerId) -> None:
+        """Note that bytes came for a core that is not known here, or not yet; see ``ask_again``."""
+        if sender in self.head.table.members:
+            self.missed.setdefault(core, set()).add(sender)
+            while len(self.missed) > MISSED_CORES:
+                del self.missed[next(iter(self.missed))]
+
+    def ask_again(self, want: Want) -> None:
+        """The core is known now: whose bytes came too early is asked to send them again."""
+        for sender in sorted(self.missed.pop(want.core, set())):
+            self.emit(Push(sender, "want", [want.encode()]))
 
     def first_in_slot(self, statement: Statement) -> bool:
         """Whether the signer said nothing else in this slot; a second face is shown, not believed."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .effects import Setting, Vector
     from .roster import Cast
 
+MAX_VALUE = 2.0**82
 MAX_NORM2 = 2.0**180
 """Largest squared norm of a part: sums of 64 such rows stay far inside float32."""
 NORM_TOLERANCE = 1e-6
@@ -41,6 +42,11 @@ def part_sizes(codec: Codec, values: int) -> list[int]:
 def squared_norm(values: Vector) -> float:
     """Σx² in doubles."""
     return float(np.square(values, dtype=np.float64).sum())
+
+
+def is_sound(update: Vector) -> bool:
+    """Finite, and small enough that no part exceeds MAX_NORM2."""
+    return tensors.is_finite(update) and float(np.max(np.abs(update))) <= MAX_VALUE
 
 
 @dataclass(frozen=True)

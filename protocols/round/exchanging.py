@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
 from ..messages import Freeze, Gram
+from ..payloads import Want
 from .effects import Work
 from .reducing import start_reduce
 from .reduction import Results, check_gram, freeze_core
@@ -18,9 +19,16 @@ if TYPE_CHECKING:
 
 
 def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:
-    """Parts for this reducer. Frames for another roster are late: the roster travels before them on every stream."""
+    """Parts for this reducer.
+
+    The roster travels before them on every stream. So frames for another one are late, or this peer is behind and
+    could not read the roster yet: then it asks again when it has.
+    """
     inbox = ctx.round.inbox
-    if inbox is None or frame.core != inbox.cast.core or "gram" in ctx.round.asked:
+    if inbox is None or frame.core != inbox.cast.core:
+        ctx.miss(frame.core, sender)
+        return
+    if "gram" in ctx.round.asked:
         return
     inbox.add(sender, frame)
     try_gram(ctx)
@@ -72,5 +80,6 @@ def on_freeze(ctx: Context, statement: Statement, source: PeerId | None, now: fl
         ctx.round.freeze = freeze_core(cast_.core, body.grams)
         ctx.round.results = Results(cast_, ctx.round.freeze, ctx.result_codec, ctx.setting.values)
         ctx.enter("reduce", now)
+        ctx.ask_again(Want(ctx.round.freeze, cast_.working))
         start_reduce(ctx, body)
     return True

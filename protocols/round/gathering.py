@@ -5,15 +5,19 @@ Handlers return whether the statement was dealt with; False = it does not fit ye
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from ..messages import Commit, Leg, Ready, Roster
-from ..payloads import Pieces
+from ..payloads import Pieces, Want
 from .context import Context, Round
-from .effects import Final, Push, Train, Window, Work
-from .exchange import Encoded, Inbox, encode_update, pushes
+from .effects import Final, Train, Window, Work
+from .exchange import Encoded, Inbox, encode_update, is_sound
 from .exchanging import try_gram
 from .roster import newcomers_room, read_roster, required
+from .serving import deliver_to
 
 if TYPE_CHECKING:
     from ..ids import PeerId
@@ -30,7 +34,10 @@ def begin(ctx: Context, now: float) -> None:
 def on_trained(ctx: Context, window: Window, now: float) -> None:
     """A window of training is in: encode the update it makes."""
     if ctx.round.window is not None:
-        return  # a window begun in an earlier round took this one's place
+        return  # a restart brought this round's window back already
+    if not is_sound(window.drift):
+        ctx.trouble(ctx.me, "training left the numbers that an update may have; this window is thrown away")
+        window = replace(window, drift=np.zeros_like(window.drift))
     ctx.round.window = window
     ctx.drift = window.drift
     ctx.enter("commit", now)
@@ -139,24 +146,18 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     if ctx.round.cast is not None or not ctx.first_in_slot(statement):
         return True
     current = ctx.round
-    cast_ = current.cast = read_roster(statement, ctx.scope, ctx.head, len(ctx.part_sizes))
+    cast_ = current.cast = read_roster(
+        statement, ctx.scope, ctx.head, parts=len(ctx.part_sizes), open_=ctx.setting.open
+    )
     ctx.accept(statement, source)
     current.commits = dict(cast_.commits)
     ctx.enter("exchange", now)
     if cast_.owned(ctx.me):
         current.inbox = Inbox(cast_, ctx.me, ctx.scope, ctx.head.seal, ctx.setting)
+    ctx.ask_again(Want(cast_.core, ()))
     _deliver(ctx)
     try_gram(ctx)
     return True
-
-
-def deliver_to(ctx: Context, owner: PeerId) -> None:
-    """Push one's parts again to an owner whose stream was not open, unless the Grams are frozen."""
-    cast_, sent = ctx.round.cast, ctx.sent
-    if cast_ is None or sent is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
-        return
-    for frame in pushes(sent, cast_, ctx.me, owner):
-        ctx.emit(Push(owner, "parts", frame.encode()))
 
 
 def _deliver(ctx: Context) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
 from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
-from ..payloads import Pieces
+from ..payloads import Pieces, Want
 from ..statements import Scope, Statement
-from . import exchanging, gathering, reducing, voting
+from . import exchanging, gathering, reducing, serving, voting
 from .context import Context
 from .effects import Effect, Push, Setting, Trouble, Vector, Window
 from .pool import STRANGERS, Pool
@@ -54,6 +54,11 @@ class Machine:
         return self._ctx.head
 
     @property
+    def me(self) -> PeerId:
+        """The peer whose machine this is."""
+        return self._ctx.me
+
+    @property
     def window(self) -> Window | None:
         """What the trainer brought in this round, once it has."""
         return self._ctx.round.window
@@ -65,9 +70,13 @@ class Machine:
         gathering.begin(self._ctx, now)
         return self._ctx.take()
 
-    def trained(self, window: Window, now: float) -> list[Effect]:
-        """The trainer finished the window that ``Train`` asked for: encode, then commit."""
-        gathering.on_trained(self._ctx, window, now)
+    def trained(self, parent: Hash, window: Window, now: float) -> list[Effect]:
+        """The trainer finished the window that ``Train`` asked for on top of ``parent``: encode, then commit.
+
+        A window on another parent than the head is dropped: ``Train`` for the head was asked since.
+        """
+        if parent == self._ctx.head.seal:
+            gathering.on_trained(self._ctx, window, now)
         return self._ctx.take()
 
     def receive(self, statement: Statement, source: PeerId | None, now: float) -> list[Effect]:
@@ -79,15 +88,18 @@ class Machine:
             return []
         if self._place(statement, source, now):
             self._advance(now)
+        serving.ask_missing(self._ctx, source)
         return self._ctx.take()
 
     def payload(self, sender: PeerId, kind: str, payload: bytes, now: float) -> list[Effect]:
-        """A bulk frame (``parts`` or ``results``) from ``sender``; raises RemoteError naming it."""
+        """An unsigned frame (``parts``, ``results`` or ``want``) from ``sender``; raises RemoteError naming it."""
         if kind == "parts":
             exchanging.on_parts(self._ctx, sender, Pieces.decode(payload, self._ctx.part_sizes, sender=sender))
         elif kind == "results":
             frame = Pieces.decode(payload, self._ctx.result_sizes, sender=sender)
             reducing.on_results(self._ctx, sender, frame, now)
+        elif kind == "want":
+            serving.on_want(self._ctx, sender, Want.decode(payload, sender=sender))
         else:
             raise RemoteError(sender, f"{kind} is not a bulk frame")
         return self._ctx.take()
@@ -112,22 +124,25 @@ class Machine:
 
     def finish(self, now: float) -> list[Effect]:
         """Train no further round: sign ready on top of the head at once, so that it can become final."""
-        if self._ctx.round.phase != "train":
-            raise LocalError("finish before the round has ended")
-        gathering.say_ready(self._ctx, now)
+        if self._ctx.round.phase == "train":  # else the others have gone ahead, which says as much
+            gathering.say_ready(self._ctx, now)
         return self._ctx.take()
 
     def welcome(self, peer: PeerId) -> list[Effect]:
         """All that a neighbour may have missed while no stream to it was open.
 
-        The head's certificate, the statements of the round in flight, one's parts that it owns, one's results.
+        The statements of the round before, the head's certificate, the statements of the round in flight, one's
+        parts that it owns, one's results. Results of the round before it has to ask for (``want``).
         """
-        head = self._ctx.head
-        proposal = [head.proposal] if head.proposal else []
-        for statement in (*proposal, *head.votes, *self._ctx.round.known.values()):
-            self._ctx.emit(Push(peer, "statement", [statement.encode()]))
-        gathering.deliver_to(self._ctx, peer)
-        reducing.publish_to(self._ctx, peer)
+        ctx = self._ctx
+        ctx.round.asked.discard(f"want {peer}")
+        proposal = [ctx.head.proposal] if ctx.head.proposal else []
+        before = ctx.before.known if ctx.before else ()
+        told = {each.hash: each for each in (*before, *proposal, *ctx.head.votes, *ctx.round.known.values())}
+        for statement in told.values():
+            ctx.emit(Push(peer, "statement", [statement.encode()]))
+        serving.deliver_to(self._ctx, peer)
+        serving.publish_to(self._ctx, peer)
         return self._ctx.take()
 
     def waiting(self) -> tuple[str, list[PeerId]]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 from ..drift import settle
 from ..errors import RemoteError
 from ..messages import Freeze, Result
-from ..payloads import Pieces, batches
-from .effects import Push, Vector, Work
+from ..payloads import Pieces
+from .effects import Vector, Work
 from .reduction import Applied, Frozen, Reduced, apply_results, read_freeze, reduce_parts, taken_parts
+from .serving import publish_to, takers
 from .voting import try_propose
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def start_reduce(ctx: Context, freeze: Freeze) -> None:
 
     def run() -> tuple[Frozen, Reduced | None]:
         frozen = read_freeze(freeze, cast_, grams, table, setting)
-        return frozen, reduce_parts(inbox, frozen, setting.result_codec) if inbox else None
+        whole = inbox is not None and not inbox.missing()  # after a restart the others may have gone on without
+        return frozen, reduce_parts(inbox, frozen, setting.result_codec) if inbox and whole else None
 
     ctx.work(Work("reduce", ctx.head.seal, run))
 
@@ -36,6 +38,7 @@ def on_reduced(ctx: Context, value: tuple[Frozen, Reduced | None], now: float) -
     ctx.round.frozen, ctx.round.reduced = value
     if ctx.round.reduced is not None:
         ctx.sign(Result(ctx.round.frozen.core, ctx.round.reduced.tree.root))
+        _publish(ctx)
     try_apply(ctx, now)
 
 
@@ -51,36 +54,29 @@ def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     ctx.round.roots[statement.peer] = body.root
     ctx.accept(statement, source)
     if statement.peer == ctx.me:
-        _publish(ctx, body)
+        _publish(ctx)
         try_apply(ctx, now)
     return True
 
 
-def _publish(ctx: Context, body: Result) -> None:
-    """Keep one's own results and push them to every member that takes part."""
-    reduced, cast_, results = ctx.round.reduced, ctx.round.cast, ctx.round.results
-    assert cast_ is not None and results is not None
-    if reduced is None or reduced.tree.root != body.root:
+def _publish(ctx: Context) -> None:
+    """Keep one's own results, once they are both computed and signed, and push them to every member that takes part."""
+    reduced, root, results = ctx.round.reduced, ctx.round.roots.get(ctx.me), ctx.round.results
+    if reduced is None or root is None or results is None:
+        return
+    if reduced.tree.root != root:
         ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
         return
-    results.add(ctx.me, Pieces(body.freeze, ctx.me, tuple(reduced.pieces())), body.root)
-    for each in sorted({*cast_.commits, *ctx.head.table.voters} - {ctx.me}):
+    results.add(ctx.me, Pieces(results.core, ctx.me, tuple(reduced.pieces())), root)
+    for each in sorted(takers(ctx) - {ctx.me}):
         publish_to(ctx, each)
-
-
-def publish_to(ctx: Context, peer: PeerId) -> None:
-    """Push one's results, if they are signed, to a peer; again if its stream was not open."""
-    reduced, core = ctx.round.reduced, ctx.round.freeze
-    if reduced is None or core is None or ctx.round.roots.get(ctx.me) != reduced.tree.root:
-        return
-    for batch in batches(reduced.pieces()):
-        ctx.emit(Push(peer, "results", Pieces(core, ctx.me, batch).encode()))
 
 
 def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
     """Result bytes; the signed root they must fit travels before them on every stream."""
     results, root = ctx.round.results, ctx.round.roots.get(frame.maker)
     if results is None or root is None or frame.core != ctx.round.freeze:
+        ctx.miss(frame.core, sender)
         return
     results.add(sender, frame, root)
     try_apply(ctx, now)

@@ -160,6 +160,22 @@ class Results:
             self._data[piece.index] = piece.data
 
     @property
+    def core(self) -> Hash:
+        """The freeze core that these results belong to."""
+        return self._core
+
+    def pieces(self, owner: PeerId) -> list[Piece]:
+        """One reducer's parts with paths under its root; empty unless all of them are here."""
+        indices = self._places.get(owner, [])
+        held = [(index, data) for index in indices if (data := self._data[index]) is not None]
+        if len(held) < len(indices):
+            return []
+        if not held:
+            return []
+        tree = merkle.Tree([merkle.result_leaf(self._core, index, digest(data)) for index, data in held])
+        return [Piece(index, data, tree.path(place)) for place, (index, data) in enumerate(held)]
+
+    @property
     def complete(self) -> bool:
         """Whether every result part is here."""
         return self._left == 0

@@ -67,8 +67,11 @@ def required(table: Table, readys: Sequence[Statement]) -> set[Hash]:
     return {commit for commit, peers in seen.items() if table.is_third(peers, of=signers)}
 
 
-def read_roster(statement: Statement, scope: Scope, head: Head, parts: int) -> Cast:
-    """Check a roster on top of ``head`` and derive its cast; raises RemoteError naming the coordinator."""
+def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, open_: bool) -> Cast:
+    """Check a roster on top of ``head`` and derive its cast; raises RemoteError naming the coordinator.
+
+    ``parts`` of the update; ``open_``: whether strangers may enter.
+    """
     body = cast("Roster", statement.body)
     sender = statement.peer
     if sender != turns.coordinator(head.table, scope, body.view):
@@ -83,6 +86,8 @@ def read_roster(statement: Statement, scope: Scope, head: Head, parts: int) -> C
         raise RemoteError(sender, "roster without a quorum of readys")
     if not required(head.table, list(readys.values())) <= {each.hash for each in commits.values()}:
         raise RemoteError(sender, "roster leaves out a commit that a third has seen")
+    if not open_ and any(each not in head.table.members for each in commits):
+        raise RemoteError(sender, "roster holds a stranger's commit, and the run is closed")
     return derive(statement, head, scope, commits, parts)
 
 

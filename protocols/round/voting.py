@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import RemoteError
 from ..messages import Seal, Vote
 from .chain import Head, seal_hash
+from .context import Settled
 from .effects import Record, Sealed, Votes
 from .sealing import build_seal, differences, next_table
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..statements import Statement
     from .context import Context
+    from .reduction import Results
 
 
 def try_propose(ctx: Context) -> None:
@@ -103,6 +105,8 @@ def _adopt(ctx: Context, name: Hash, now: float) -> None:
     votes = current.votes[name]
     record = _record(ctx, name, now)
     ctx.past.append(ctx.head.seal)
+    ctx.before = Settled(tuple(current.known.values()), cast("Results", current.results))
+    ctx.served.clear()
     parent_table = ctx.head.table
     proof = tuple(votes[each] for each in sorted(votes))
     ctx.head = Head(name, current.view, current.number, current.table, current.proposals[name], proof, parent_table)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import psutil
 
-from peer import client
+from peer import client, corpus
 from peer.identity import Identity
 from peer.paths import Home
-from peer.runs import plays
 from protocols.errors import MurmurError
 from protocols.manifest import render, sign
 from protocols.manifest_defaults import Choices, default_manifest
@@ -133,7 +132,7 @@ def small_run(folder: Path, *, founders: int = 1, steps: int = 2, codec: str = "
     """A run of nano with very few steps on the plays, as a signed manifest file, and its founders' keys."""
     keys = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, founders + 1)]
     choices = Choices(size="nano", steps=steps, codec=codec)
-    manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=plays())
+    manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=corpus.SHARDS)
     path = folder / "run.toml"
     path.write_text(render(sign(manifest, keys[0].peer, keys[0].sign)))
     return path, keys

@@ -11,8 +11,9 @@ import pytest
 
 from peer import corpus
 from peer.data import Shard
-from peer.training import DataConfig, ShardEntry
+from peer.training import DataConfig
 from protocols.errors import ConfigError, EnvironmentFault
+from protocols.manifest import ShardEntry
 
 if TYPE_CHECKING:
     from pathlib import Path

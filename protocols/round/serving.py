@@ -1,0 +1,62 @@
+"""Bytes for whoever missed them: a new neighbour, a member that was away or behind, and asking for one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..payloads import Pieces, Want, batches
+from .effects import Push
+from .exchange import pushes
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from .context import Context
+
+SERVINGS = 3
+"""How often a member gets the results of one round for the asking."""
+
+
+def deliver_to(ctx: Context, owner: PeerId) -> None:
+    """Push one's parts again to an owner whose stream was not open, unless the Grams are frozen."""
+    cast_, sent = ctx.round.cast, ctx.sent
+    if cast_ is None or sent is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
+        return
+    for frame in pushes(sent, cast_, ctx.me, owner):
+        ctx.emit(Push(owner, "parts", frame.encode()))
+
+
+def takers(ctx: Context) -> set[PeerId]:
+    """Who gets result bytes: whoever committed, and the voters."""
+    return {*(ctx.round.cast.commits if ctx.round.cast else ()), *ctx.head.table.voters}
+
+
+def publish_to(ctx: Context, peer: PeerId) -> None:
+    """Push one's results, if they are signed, to a peer; again if its stream was not open."""
+    reduced, core = ctx.round.reduced, ctx.round.freeze
+    if reduced is None or core is None or ctx.round.roots.get(ctx.me) != reduced.tree.root or peer not in takers(ctx):
+        return
+    for batch in batches(reduced.pieces()):
+        ctx.emit(Push(peer, "results", Pieces(core, ctx.me, batch).encode()))
+
+
+def ask_missing(ctx: Context, source: PeerId | None) -> None:
+    """Results of a round that a quorum has sealed are not here: ask the neighbour that brought the news."""
+    current = ctx.round
+    if source is None or current.results is None or current.results.complete:
+        return
+    if any(ctx.head.table.is_quorum(votes) for votes in current.votes.values()) and ctx.once(f"want {source}"):
+        want = Want(current.results.core, tuple(sorted(current.results.missing())))
+        ctx.emit(Push(source, "want", [want.encode()]))
+
+
+def on_want(ctx: Context, sender: PeerId, want: Want) -> None:
+    """Serve a member that asks for one's parts again, or for result bytes of this round or the one before."""
+    if not ctx.head.table.stands(sender) or ctx.served[sender, want.core] >= SERVINGS:
+        return
+    ctx.served[sender, want.core] += 1
+    if ctx.round.cast is not None and want.core == ctx.round.cast.core:
+        deliver_to(ctx, sender)
+    held = [each for each in (ctx.round.results, ctx.before and ctx.before.results) if each and each.core == want.core]
+    for maker in want.makers if held else ():
+        for batch in batches(held[0].pieces(maker)):
+            ctx.emit(Push(sender, "results", Pieces(want.core, maker, batch).encode()))
