@@ -58,13 +58,13 @@ def test_any_order_gives_the_same_seals(count: int, codec: str) -> None:
 
 
 def test_many_orders_of_four_peers() -> None:
-    seals = {tuple(each.head.seal for each in good(run(4, 2, seed=seed, values=300), 2)) for seed in range(12)}
+    seals = {tuple(each.head.seal for each in good(run(4, 2, seed=seed, values=300), 2)) for seed in range(8)}
     assert len(seals) == 1
 
 
 def test_statements_and_parts_that_come_three_times_change_nothing() -> None:
     alone = run(4, 2, values=SMALL)
-    for seed in (1, 2):
+    for seed in (1,):
         liar = identities(1)[0].peer
         outcome = run(4, 2, seed=seed, values=SMALL, bend=(liar, lambda _to, kind, payload: [(kind, payload)] * 3))
         good(outcome, 2)
@@ -137,7 +137,7 @@ def reference(peers: list[PeerId], parents: list[bytes], outcome: Outcome) -> It
 def test_state_and_drift_equal_a_plain_computation_in_every_bit(
     count: int, rule: str, update: str, result: str
 ) -> None:
-    rounds = 3
+    rounds = 2
     outcome = run(count, rounds, seed=1, values=SMALL, rule=rule, update_codec=update, result_codec=result)
     seals = good(outcome, rounds)
     parents = [first_head(identities(count), SMALL).seal, *(each.head.seal for each in seals[:-1])]
@@ -157,7 +157,7 @@ def test_state_and_drift_equal_a_plain_computation_in_every_bit(
 
 
 @pytest.mark.parametrize(("founders", "probation"), [(2, 0), (3, 2), (4, 0), (4, 1)])
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [1])
 def test_a_newcomer_is_sealed_and_comes_to_stand(founders: int, probation: int, seed: int | None) -> None:
     """Until it stands the others do not wait for it; from then on they do."""
     rounds = 5
@@ -186,8 +186,7 @@ def test_a_newcomer_is_sealed_and_comes_to_stand(founders: int, probation: int, 
     assert not newcomer.sealed[-1].drift.any()
 
 
-@pytest.mark.parametrize("probation", [0, 2])
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(("probation", "seed"), [(0, None), (2, 3)])
 def test_more_newcomers_than_there_is_room_for(probation: int, seed: int | None) -> None:
     """Peers hear different strangers first: no honest coordinator may make a roster that others refuse."""
     rounds = 5

@@ -49,12 +49,18 @@ def coordinator(of: Head, view: int = 1) -> Identity:
     return next(each for each in keys() if each.peer == turns.coordinator(of.table, SCOPE, view))
 
 
-def read(
-    of: Head, commits: Sequence[Statement], readys: Sequence[Statement], *, view: int = 1, by: Identity | None = None
+def read(  # noqa: PLR0913 - one argument for each thing that may be wrong
+    of: Head,
+    commits: Sequence[Statement],
+    readys: Sequence[Statement],
+    *,
+    view: int = 1,
+    by: Identity | None = None,
+    open_: bool = True,
 ) -> Cast:
     """The roster of these statements, read as everybody does."""
     body = Roster(view, of.seal, tuple(each.encode() for each in commits), tuple(each.encode() for each in readys))
-    return read_roster(say(by or coordinator(of, view), body), SCOPE, of, parts=PARTS, open_=True)
+    return read_roster(say(by or coordinator(of, view), body), SCOPE, of, parts=PARTS, open_=open_)
 
 
 def refused(of: Head, commits: Sequence[Statement], readys: Sequence[Statement], match: str, *, view: int = 1) -> None:
@@ -193,6 +199,15 @@ def test_newcomers_have_little_room_and_no_row() -> None:
     refused(of, sorted([*commits, *new[:3]], key=lambda each: each.peer), readys, "more newcomers")
     refused(of, new[:2], [say(each, Ready(1, of.seal, ())) for each in keys()[:4]], "0 contributors")
     refused(of, [], [say(each, Ready(1, of.seal, ())) for each in keys()[:4]], "0 contributors")
+
+
+def test_a_closed_run_has_no_strangers_in_its_rosters() -> None:
+    of, commits, readys = good()
+    with_stranger = sorted([*commits, commit(keys()[5], of.seal)], key=lambda each: each.peer)
+    assert len(read(of, commits, readys, open_=False).rows) == 4
+    assert len(read(of, with_stranger, readys).commits) == 5
+    with pytest.raises(RemoteError, match="the run is closed"):
+        read(of, with_stranger, readys, open_=False)
 
 
 def test_at_most_64_rows() -> None:
