@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -21,6 +20,7 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Self
 from protocols.errors import EnvironmentFault, MurmurError
 
 from . import leftovers
+from .parent import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +46,6 @@ UNATTENDED_S = 60
 """p2pd ends itself when nobody attached for this long."""
 
 _PORT_TRIES = 20
-_PR_SET_PDEATHSIG = 1
 _LINE_LIMIT = 1 << 20
 
 
@@ -302,15 +302,5 @@ def _socket_directory() -> Path:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """What the new process does before it becomes p2pd: ask the kernel to kill it when this process dies."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died in between
-            os._exit(1)
-
-    return ask
+    """What a new process does before it becomes another program: ask the kernel to kill it when this one dies."""
+    return partial(die_with, os.getpid()) if sys.platform == "linux" else None

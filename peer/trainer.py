@@ -7,16 +7,14 @@ with the daemon: by the kernel's parent-death signal where there is one, by the 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import queue
-import signal
 import socket
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from dht.parent import die_with
 from protocols.errors import LocalError, MurmurError
 
 from . import channel
@@ -34,8 +32,6 @@ PROGRESS_S = 0.25
 """Seconds between two progress messages, at least."""
 
 NICENESS = 10
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Channel:
@@ -151,14 +147,6 @@ def prepare_torch(threads: int) -> str:
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the daemon's thread that started us ends (prctl(2), Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(0)
 
 
 def main() -> None:
