@@ -32,35 +32,18 @@ class Refused(TransportError):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerInfo:
-    """One neighbour, for status displays."""
-
-    peer: PeerId
-    connected: bool
-    """Our stream to it is open and handshaken."""
-    heard: bool
-    """Its stream to us is open and handshaken."""
-    route: str
-    """Multiaddr in use; holds ``p2p-circuit`` when relayed."""
-    software: str
-    error: str
-    """Why the last attempt failed; empty when connected."""
-    sent: int
-    received: int
-    """Bytes, headers included."""
-
-
-@dataclass(frozen=True, slots=True)
 class LinkConfig:
     """What all links of one transport share."""
 
     own: Hello
     timing: Timing
     open: Callable[[Link], Awaitable[FrameStream]]
-    """Opens a bare stream to the link's peer; raises TransportError. Sets ``link.route``."""
+    """Opens a bare stream to the link's peer; raises TransportError."""
+    keeps: Callable[[Link], bool]
+    """Whether a stream that broke or failed is to be opened again."""
     changed: Callable[[], None]
     """Called after ``Link.stream`` came or went."""
-    forget: Callable[[PeerId], None]
+    forget: Callable[[Link], None]
     """Called when the link has given up."""
 
 
@@ -73,8 +56,8 @@ class Link:
         self.addresses: tuple[str, ...] = ()
         self.stream: FrameStream | None = None
         self.inbound: FrameStream | None = None
-        self.route = ""
-        self.software = ""
+        self.wanted = False
+        """Somebody here asked to keep this link."""
         self.error = ""
         self._config = config
         self._now = asyncio.Event()
@@ -82,6 +65,7 @@ class Link:
         self._waiters: set[asyncio.Future[FrameStream]] = set()
         self._jitter = random.Random(peer)  # only spreads retries
         self._said = ""
+        self._over = ""  # why nobody tries any more
         self._task = asyncio.create_task(self._keep_open(), name=f"link to {peer}")
 
     def hurry(self) -> None:
@@ -92,6 +76,8 @@ class Link:
         """The open stream, or the outcome of the attempt under way or next; raises TransportError."""
         if self.stream is not None:
             return self.stream
+        if self._over:
+            raise TransportError(self.peer, self._over)
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -102,6 +88,7 @@ class Link:
 
     async def close(self) -> None:
         """End the outgoing stream once the peer has read everything, the incoming one, and the task."""
+        self._over = self._over or "the link is closing"
         if self.stream is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.timing.goodbye_s):
@@ -109,42 +96,36 @@ class Link:
                     await self._idle.wait()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._tell(TransportError(self.peer, "the transport is closing"))
+        self._tell(TransportError(self.peer, self._over))
         if self.inbound is not None:
             self.inbound.abort("closing")
-
-    def info(self) -> PeerInfo:
-        """A snapshot."""
-        return PeerInfo(
-            peer=self.peer,
-            connected=self.stream is not None,
-            heard=self.inbound is not None,
-            route=self.route,
-            software=self.software,
-            error="" if self.stream is not None else self.error,
-            sent=self.counter.sent,
-            received=self.counter.received,
-        )
 
     async def _keep_open(self) -> None:
         timing, clock = self._config.timing, asyncio.get_running_loop().time
         delay, last_success = timing.first_retry_s, clock()
-        while clock() - last_success < timing.give_up_s:
+        while True:
             self._now.clear()
+            pause, delay = delay, min(2 * delay, timing.last_retry_s)
             try:
                 stream = await self._open()
-            except (TransportError, RemoteError) as error:
-                self._failed(error)
-                pause = timing.refused_retry_s if isinstance(error, Refused) else delay
-                delay = min(2 * delay, timing.last_retry_s)
-            else:
+                opened = clock()
                 await self._watch(stream)
                 last_success = clock()
-                pause = delay = timing.first_retry_s
+                if last_success - opened > timing.ping_s:  # one that breaks at once, again and again, is no success
+                    pause, delay = timing.first_retry_s, 2 * timing.first_retry_s
+            except (TransportError, RemoteError) as error:
+                self._failed(error)
+                pause = timing.refused_retry_s if isinstance(error, Refused) else pause
+            except Exception as error:  # a defect: it must be seen, and whoever waits for this link told
+                log.exception("the link to %s failed", self.peer)
+                self._failed(TransportError(self.peer, f"failed here: {error!r}"))
+            if not self._now.is_set() and not (self._config.keeps(self) and clock() - last_success < timing.give_up_s):
+                break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * (0.5 + self._jitter.random())):
                     await self._now.wait()
-        self._config.forget(self.peer)
+        self._over = self.error.removeprefix(f"{self.peer}: ") or "the link is closing"
+        self._config.forget(self)
 
     async def _open(self) -> FrameStream:
         stream = await self._config.open(self)
@@ -156,7 +137,6 @@ class Link:
         except BaseException:
             stream.abort("handshake failed")
             raise
-        self.software = hello.software
         return stream
 
     async def _watch(self, stream: FrameStream) -> None:
@@ -164,8 +144,8 @@ class Link:
         self.stream, self.error, self._said = stream, "", ""
         self._idle.clear()
         self._tell(stream)
-        self._config.changed()
         try:
+            self._config.changed()
             async with stream.beating():
                 kind, _ = await stream.receive()
             raise RemoteError(self.peer, f"sent a {kind} frame against the stream's direction")

@@ -57,13 +57,26 @@ class Timing:
 
 
 class Counter:
-    """Bytes that crossed to and from one peer: headers and payloads of all its streams."""
+    """Bytes that crossed, headers and payloads: of one stream, of all with one peer, or of all."""
 
-    __slots__ = ("received", "sent")
+    __slots__ = ("_total", "received", "sent")
 
-    def __init__(self) -> None:
+    def __init__(self, total: Counter | None = None) -> None:
+        """Whatever is added is added to ``total`` too."""
         self.sent = 0
         self.received = 0
+        self._total = total
+
+    def add(self, *, sent: int = 0, received: int = 0) -> None:
+        """Bytes crossed."""
+        self.take(sent, received)
+        if self._total is not None:
+            self._total.add(sent=sent, received=received)
+
+    def take(self, sent: int, received: int) -> None:
+        """Bytes crossed that the total already holds."""
+        self.sent += sent
+        self.received += received
 
 
 class FrameStream:
@@ -82,7 +95,7 @@ class FrameStream:
         self._reader, self._writer = ends
         self._run = run
         self._timing = timing
-        self._counter = counter
+        self.counter = counter
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self._waiting: float | None = None  # since when we wait for bytes; None while a frame is handled
@@ -181,7 +194,7 @@ class FrameStream:
         try:
             for buffer in buffers:
                 self._writer.write(buffer)
-                self._counter.sent += memoryview(buffer).nbytes
+                self.counter.add(sent=memoryview(buffer).nbytes)
             await self._writer.drain()
         except (*_BROKEN, RuntimeError) as error:  # uvloop: RuntimeError on a closed transport
             raise TransportError(self.peer, self._verdict or f"the stream broke: {_words(error)}") from error
@@ -209,7 +222,7 @@ class FrameStream:
             self._waiting = None
         if self._verdict:
             raise TransportError(self.peer, self._verdict)
-        self._counter.received += size
+        self.counter.add(received=size)
         return data
 
 

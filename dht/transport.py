@@ -23,8 +23,9 @@ from multiaddr.exceptions import Error as MultiaddrError
 from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.ids import PeerId, public_key
 
+from .door import Door
 from .handshake import Hello, difference
-from .links import Link, LinkConfig, PeerInfo, Refused
+from .links import Link, LinkConfig, Refused
 from .stream import Counter, Ends, FrameStream, Timing
 
 if TYPE_CHECKING:
@@ -41,12 +42,13 @@ READ_AHEAD = 1 << 20
 ATTACH_S = 10.0
 """For any request to our own p2pd."""
 
-_DAEMON_ERRORS = (OSError, asyncio.IncompleteReadError, P2PDaemonError, ValueError)
+_DAEMON_ERRORS = (OSError, asyncio.IncompleteReadError, P2PDaemonError, ValueError, RuntimeError)
+"""RuntimeError is what uvloop raises on a closed connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that crossed since the start, headers included: in total and as (sent, received) of each peer."""
+    """Bytes that crossed, headers included: in total since the start, and as (sent, received) of each peer we know."""
 
     sent: int
     received: int
@@ -72,19 +74,24 @@ class StreamTransport:
         handler: FrameHandler,
         *,
         on_neighbours: Callable[[frozenset[PeerId]], None] | None = None,
+        members: Callable[[], frozenset[PeerId]] = frozenset,
     ) -> None:
-        """``handler`` is awaited frame by frame, so a slow one slows its sender; a RemoteError hangs up."""
+        """``handler`` is awaited frame by frame, so a slow one slows its sender; a RemoteError hangs up.
+
+        ``members`` tells who always gets in, and whose streams are opened again when they break.
+        """
         self._config = config
         self._handler = handler
         self._on_neighbours = on_neighbours
+        self._members = members
         self._own = Hello(config.run, config.software)
         self._p2p: P2P | None = None
         self._control = ""
         self._peer = PeerId("")
         self._listen: tuple[str, ...] = ()
         self._links: dict[PeerId, Link] = {}
-        self._counters: dict[PeerId, Counter] = {}
-        self._inbound: set[asyncio.Task[Any]] = set()
+        self._total = Counter()
+        self._door = Door(members)
         self._endings: set[asyncio.Task[None]] = set()
         self._unreached: dict[PeerId, str] = {}
         self._known: frozenset[PeerId] = frozenset()
@@ -103,6 +110,11 @@ class StreamTransport:
         if self._p2p is None:
             raise LocalError("the transport is not attached to p2pd")
         return self._p2p
+
+    @property
+    def refused(self) -> int:
+        """How many inbound streams were turned away because too many were open."""
+        return self._door.refused
 
     @property
     def attached(self) -> bool:
@@ -138,19 +150,15 @@ class StreamTransport:
         """Own listen multiaddrs, each ending in ``/p2p/<own id>``."""
         return [f"{address}/p2p/{self._peer}" for address in self._listen]
 
-    def peers_info(self) -> list[PeerInfo]:
-        """Every peer that we know or try to reach."""
-        return [link.info() for link in self._links.values()]
-
     def traffic(self) -> Traffic:
         """Bytes so far."""
-        peers = {peer: (counter.sent, counter.received) for peer, counter in self._counters.items()}
-        return Traffic(sum(sent for sent, _ in peers.values()), sum(got for _, got in peers.values()), peers)
+        peers = {peer: (link.counter.sent, link.counter.received) for peer, link in self._links.items()}
+        return Traffic(self._total.sent, self._total.received, peers)
 
-    async def connect(self, peer: PeerId, addresses: Sequence[str]) -> None:
-        """Keep a stream to ``peer`` from now on; returns when the first is open, raises TransportError if it fails.
+    async def connect(self, peer: PeerId, addresses: Sequence[str], *, keep: bool = True) -> None:
+        """Open a stream to ``peer``; returns when it is open, raises TransportError if that fails.
 
-        After a failure it is tried again in the background, ever more slowly.
+        With ``keep`` it is tried again in the background, ever more slowly, after a failure and when it breaks.
         """
         if peer == self._peer:
             raise LocalError("a peer does not connect to itself")
@@ -158,6 +166,7 @@ class StreamTransport:
         link = self._link(peer)
         is_news = known is not None and bool(addresses) and known.addresses != tuple(addresses)
         link.addresses = tuple(addresses) or link.addresses
+        link.wanted |= keep
         link.hurry()
         try:
             await link.ready()
@@ -174,6 +183,13 @@ class StreamTransport:
         if link is not None:
             await link.close()
             self._changed()
+
+    def reopen(self, peer: PeerId, reason: str) -> None:
+        """Drop the stream to ``peer`` and all that waits in it; a new one is opened, so that both begin anew."""
+        link = self._links.get(peer)
+        if link is not None and link.stream is not None:
+            log.warning("%s: %s; opening a new stream", peer, reason)
+            link.stream.abort(reason)
 
     async def send(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
         """Write one frame to a neighbour; see ``protocols.ports.Transport.send``. Raises TransportError."""
@@ -216,10 +232,7 @@ class StreamTransport:
             await p2p.add_binary_stream_handler(PROTOCOL_ID, self._on_stream)
 
     async def _detach(self) -> None:
-        inbound = list(self._inbound)
-        for task in inbound:
-            task.cancel()
-        await asyncio.gather(*inbound, return_exceptions=True)
+        await self._door.clear()
         p2p, self._p2p = self._p2p, None
         if p2p is None:
             return
@@ -234,13 +247,22 @@ class StreamTransport:
         if link is None:
             if self._closed:
                 raise TransportError(peer, "the transport is closed")
-            config = LinkConfig(self._own, self._config.timing, self._open, self._changed, self._drop)
-            link = self._links[peer] = Link(peer, config, self._counters.setdefault(peer, Counter()))
+            timing = self._config.timing
+            config = LinkConfig(self._own, timing, self._open, self._keeps, self._changed, self._drop)
+            link = self._links[peer] = Link(peer, config, Counter(self._total))
         return link
 
-    def _drop(self, peer: PeerId) -> None:
-        log.info("%s: gave up after %.0f s", peer, self._config.timing.give_up_s)
-        ending = asyncio.create_task(self.forget(peer), name=f"forget {peer}")
+    def _keeps(self, link: Link) -> bool:
+        """Links that nobody asked for last as long as the peer's own stream: strangers could leave any number."""
+        return link.wanted or link.inbound is not None or link.peer in self._members()
+
+    def _drop(self, link: Link) -> None:
+        if self._closed or self._links.get(link.peer) is not link:
+            return
+        log.info("%s: no longer tried", link.peer)
+        del self._links[link.peer]
+        self._changed()
+        ending = asyncio.create_task(link.close(), name=f"forget {link.peer}")
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
@@ -258,19 +280,17 @@ class StreamTransport:
             type=p2pd_pb2.Request.STREAM_OPEN,
             streamOpen=p2pd_pb2.StreamOpenRequest(peer=_raw(link.peer), proto=[PROTOCOL_ID]),
         )
-        response, ends = await self._ask(link.peer, request)
-        link.route = str(Multiaddr(response.streamInfo.addr))
-        return self._stream(link.peer, ends)
+        return self._stream(link.peer, await self._ask(link.peer, request), link.counter)
 
     async def _dial(self, peer: PeerId, targets: list[Multiaddr]) -> None:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
             connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
         )
-        _, (_, writer) = await self._ask(peer, request)
+        _, writer = await self._ask(peer, request)
         writer.close()
 
-    async def _ask(self, peer: PeerId, request: Any) -> tuple[Any, Ends]:
+    async def _ask(self, peer: PeerId, request: Any) -> Ends:
         """One request to p2pd on a connection of its own, which becomes the stream when it opens one.
 
         hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
@@ -286,10 +306,9 @@ class StreamTransport:
             except BaseException:
                 ends[1].transport.abort()
                 raise
-        return response, ends
+        return ends
 
-    def _stream(self, peer: PeerId, ends: Ends) -> FrameStream:
-        counter = self._counters.setdefault(peer, Counter())
+    def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
         return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
 
     async def _on_stream(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -297,8 +316,10 @@ class StreamTransport:
         peer = PeerId(info.peer_id.to_base58())
         task = asyncio.current_task()
         assert task is not None
-        self._inbound.add(task)
-        stream = self._stream(peer, (reader, writer))
+        if not self._door.enter(peer, task):
+            writer.transport.abort()
+            return
+        stream = self._stream(peer, (reader, writer), Counter(self._total))
         try:
             if await self._welcome(stream):
                 await self._serve(stream)
@@ -313,12 +334,13 @@ class StreamTransport:
         except Exception:  # a defect of ours must neither kill the daemon nor pass unseen
             log.exception("the handler of frames from %s failed", peer)
         finally:
-            self._inbound.discard(task)
+            self._door.leave(task)
             stream.abort("closed")
 
     async def _welcome(self, stream: FrameStream) -> bool:
         """The receiving half of the handshake; False when we part."""
-        hello = await stream.listen()
+        with self._door.greeting(stream):
+            hello = await stream.listen()
         public_key(stream.peer)
         reason = difference(self._own, hello)
         await stream.say(Hello(self._own.run, self._own.software, refusal=difference(hello, self._own)))
@@ -332,6 +354,8 @@ class StreamTransport:
         if link.inbound is not None:
             link.inbound.abort("replaced by a newer stream")
         link.inbound = stream
+        link.counter.take(stream.counter.sent, stream.counter.received)
+        stream.counter = link.counter
         if link.stream is None:
             link.hurry()  # it reached us, so we may reach it
         try:
@@ -342,6 +366,8 @@ class StreamTransport:
         finally:
             if link.inbound is stream:
                 link.inbound = None
+                if not self._keeps(link):
+                    self._drop(link)
 
 
 def _raw(peer: PeerId) -> bytes:
