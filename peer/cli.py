@@ -7,7 +7,9 @@ a traceback appears only with ``--debug``.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,7 +80,12 @@ def _swarm(commands: Commands) -> None:
     flag("--steps", type=at_least(1), metavar="H", help="inner steps of a round")
     flag("--codec", help="how updates are encoded")
     flag("--rule", help="how updates are combined")
-    flag("--run", default=SwarmOptions.run, metavar="NAME|FILE", help="an embedded run, or a manifest (%(default)s)")
+    flag(
+        "--run",
+        default=SwarmOptions.run,
+        metavar="NAME|FILE",
+        help="an embedded run, or a swarm's run.toml (%(default)s)",
+    )
     flag("--baseline", action="store_true", help="compare with one peer alone and with plain AdamW")
     flag("--json", type=Path, metavar="FILE", help="write the report to FILE (- = stdout)")
     flag("--trace", type=Path, metavar="DIR", help="keep updates and seals in DIR and replay them in memory")
@@ -91,6 +98,7 @@ def _run_up(arguments: dict[str, Any]) -> int:
     if arguments["alone"] and arguments["join"]:
         raise ConfigError("--alone never looks for peers, and --join names some", remedy="leave one of them out")
     options = UpOptions(**{**arguments, "join": tuple(arguments["join"])})
+    _use_one_blas_thread()
     from . import daemon
 
     return daemon.run(options)
@@ -98,9 +106,16 @@ def _run_up(arguments: dict[str, Any]) -> int:
 
 def _run_swarm(arguments: dict[str, Any]) -> int:
     options = SwarmOptions(**arguments)
+    _use_one_blas_thread()
     from . import swarm
 
     return swarm.run(options)
+
+
+def _use_one_blas_thread() -> None:
+    """Read by numpy's BLAS when it loads: a daemon takes no second core, and sums do not depend on their number."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def _run_status(arguments: dict[str, Any]) -> int:
@@ -145,16 +160,16 @@ def _guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
         return command(arguments)
     except MurmurError as error:
         if debug:
-            raise
+            traceback.print_exc()
         return report(error)
     except OSError as error:
         if debug:
-            raise
+            traceback.print_exc()
         return report(EnvironmentFault(str(error), remedy="the same command with --debug shows where"))
     except KeyboardInterrupt:
-        return Exit.FAILED
+        return Exit.DONE if command is _run_up else Exit.FAILED
     except Exception as error:  # the last resort of a command line: one line instead of a traceback
         if debug:
-            raise
+            traceback.print_exc()
         text = f"internal error: {type(error).__name__}: {error}"
         return report(MurmurError(text, remedy="the same command with --debug shows where"))

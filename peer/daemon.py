@@ -153,6 +153,10 @@ class Daemon:
 
     async def _start_session(self, stack: AsyncExitStack) -> Started:
         checkpoint = await asyncio.to_thread(self._checkpoint)
+        last = self._run.manifest.run.rounds
+        if last and checkpoint.head.round >= last:
+            self._reporter.say(f"the run has ended after its {last} rounds", event="ended", round=checkpoint.head.round)
+            self._stopping.set()
         self._machine = Machine(
             self._run.scope,
             self._identity.peer,
@@ -160,7 +164,8 @@ class Daemon:
             checkpoint.head,
             (checkpoint.params, checkpoint.momentum),
         )
-        journal = Journal(self._store.journal_path, self._run.scope, self._identity.peer, self._identity.sign)
+        path, scope, identity = self._store.journal_path, self._run.scope, self._identity
+        journal = await asyncio.to_thread(Journal, path, scope, identity.peer, identity.sign)
         stack.callback(journal.close)
         parts = Parts(
             self._run.scope, self._machine, journal, self._store, self._train, time.monotonic, checkpoint.drift
@@ -325,7 +330,7 @@ class Daemon:
         return Reporter(
             initial,
             self._store,
-            rounds=self._options.rounds or manifest.run.rounds,
+            limits=(self._options.rounds, manifest.run.rounds),
             as_json=self._options.json,
             shakespeare=manifest.data.name == SHAKESPEARE,
         )

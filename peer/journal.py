@@ -101,7 +101,7 @@ class Journal:
         except OSError as error:
             raise _disk(self._path, error) from error
         try:
-            data = self._path.read_bytes()
+            data = memoryview(self._path.read_bytes())  # slices without copies
             good = self._load(data)
             if len(data) > good:
                 log.warning("the last record of %s was cut short by a crash, before it was sent: dropped", self._path)
@@ -119,11 +119,11 @@ class Journal:
             ) from error
         return file, good
 
-    def _load(self, data: bytes) -> int:
+    def _load(self, data: memoryview) -> int:
         """Take in all whole records; returns how many bytes they are. Raises _Damaged."""
         good = 0
         while (end := _end_of(data, good)) is not None:
-            key, entry = _parse(data[good + _HEADER : end - _CHECK])
+            key, entry = _parse(bytes(data[good + _HEADER : end - _CHECK]))
             if key:
                 self._entries[key] = entry
             else:
@@ -168,7 +168,7 @@ def _record(key: bytes, entry: _Entry) -> bytes:
     return length + _check(length) + packed + _check(length, packed)
 
 
-def _end_of(data: bytes, start: int) -> int | None:
+def _end_of(data: memoryview, start: int) -> int | None:
     """Where the record at ``start`` ends; None when the file ends first. Raises _Damaged."""
     header = data[start : start + _HEADER]
     # After a power failure a file can be longer than what reached the disk: the rest of it reads as zeros.
@@ -192,7 +192,7 @@ def _parse(packed: bytes) -> tuple[bytes, _Entry]:
     return key, _Entry(round_number, raw, signature)
 
 
-def _check(*parts: bytes) -> bytes:
+def _check(*parts: bytes | memoryview) -> bytes:
     return digest(*parts)[:_CHECK]
 
 

@@ -33,11 +33,13 @@ TrafficOf = Callable[[], tuple[int, int]]
 class Reporter:
     """Keeps the status, writes the log; told by session, trainer and network."""
 
-    def __init__(self, initial: st.Status, store: StateStore, *, rounds: int, as_json: bool, shakespeare: bool) -> None:
-        """``rounds`` sealed rounds end the session, 0 = none does."""
+    def __init__(
+        self, initial: st.Status, store: StateStore, *, limits: tuple[int, int], as_json: bool, shakespeare: bool
+    ) -> None:
+        """``limits``: sealed rounds that end this start, and the run; 0 = none do."""
         self.status = initial
         self.traffic: TrafficOf = lambda: (0, 0)
-        self._store, self._rounds, self._as_json, self._shakespeare = store, rounds, as_json, shakespeare
+        self._store, self._limits, self._as_json, self._shakespeare = store, limits, as_json, shakespeare
         self._sealed = 0
         self._entry: dict[str, Any] = {}
         self._window: WindowResult | None = None
@@ -95,17 +97,21 @@ class Reporter:
         self.apply(st.Sealed(record.round, record.state.hex()))
         verdict = cast("Literal['accepted', 'late', 'rejected']", record.verdict)
         self.apply(st.Verdict(record.round, verdict, weight=record.weights.get(PeerId(self.status.peer))))
-        return not self._rounds or self._sealed < self._rounds
+        return not self._is_last(record.round)
 
-    def wants_held_out(self) -> bool:
+    def _is_last(self, number: int) -> bool:
+        """Whether round ``number`` is the last of this start, or of the run."""
+        here, run = self._limits
+        return bool((here and self._sealed >= here) or (run and number >= run))
+
+    def _wants_held_out(self, number: int) -> bool:
         """Whether it is time to measure: at first, at last, and as long as it stays a small share of the time."""
-        last = self._rounds and self._sealed >= self._rounds
-        return bool(last) or self._spent["evaluate"] <= EVALUATION_SHARE * self._spent["train"]
+        return self._is_last(number) or self._spent["evaluate"] <= EVALUATION_SHARE * self._spent["train"]
 
     async def held_out(self, record: Record, evaluate: Evaluate) -> None:
         """Measure the held-out loss after a round, if it is time to, and print the round's line."""
         loss = None
-        if self.wants_held_out():
+        if self._wants_held_out(record.round):
             began = time.monotonic()
             try:
                 loss = await evaluate()

@@ -15,12 +15,13 @@ import psutil
 from dht.p2pd import die_with_parent
 from protocols.errors import ConfigError, LocalError, MurmurError
 from protocols.ids import digest
-from protocols.manifest import Manifest, render, run_id, sign
+from protocols.manifest import Manifest, render, run_id, sign, verify
 from protocols.manifest_defaults import Choices, default_manifest
 
 from .. import client, corpus
 from ..identity import Identity
 from ..paths import Home
+from ..runs import read_manifest
 
 if TYPE_CHECKING:
     from ..options import SwarmOptions
@@ -41,15 +42,26 @@ def keys(options: SwarmOptions) -> list[Identity]:
 
 def local_manifest(options: SwarmOptions, identities: list[Identity]) -> Manifest:
     """A run of this swarm alone: all its keys are founders, its seed is the swarm's. Raises ConfigError."""
-    if options.run != corpus.NAME:
-        raise ConfigError(
-            f"murmur swarm makes its own run of {corpus.NAME}; it cannot found {options.run!r}",
-            remedy="leave out --run, or start `murmur up --run FILE` once for each key",
-        )
     chosen = {name: getattr(options, name) for name in ("size", "steps", "codec", "rule")}
+    if options.run != corpus.NAME:
+        return _given_manifest(options, identities, [name for name, value in chosen.items() if value is not None])
     choices = Choices(seed=options.seed, **{name: value for name, value in chosen.items() if value is not None})
     manifest = default_manifest(choices, founders=[each.peer for each in identities], shards=corpus.SHARDS)
     return sign(manifest, identities[0].peer, identities[0].sign)
+
+
+def _given_manifest(options: SwarmOptions, identities: list[Identity], changed: list[str]) -> Manifest:
+    """A manifest from a file, whose founders must be this swarm's keys; nothing in it can be changed here."""
+    if changed:
+        raise ConfigError(f"--{changed[0]} would change the run {options.run}", remedy="leave it out, or --run")
+    manifest = read_manifest(Path(options.run))
+    verify(manifest)
+    if set(manifest.members.founders) != {each.peer for each in identities}:
+        raise ConfigError(
+            f"the founders of {options.run} are not the {options.peers} keys of seed {options.seed}",
+            remedy="give the --seed and --peers of the swarm that wrote it (run.toml of --keep or --trace)",
+        )
+    return manifest
 
 
 @dataclass
