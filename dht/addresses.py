@@ -1,0 +1,40 @@
+"""Which of a machine's addresses are worth telling others."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from .records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_USELESS = 2
+
+
+def best_addresses(addresses: Iterable[str], limit: int = MAX_ADDRESSES) -> tuple[str, ...]:
+    """At most ``limit`` of these multiaddrs: public ones first, then private ones, each in the order given.
+
+    Loopback and link-local addresses are of use only on this machine or with an interface's name: they are told
+    only where there is nothing else (a swarm on one machine).
+    """
+    ranked = sorted(
+        (_rank(each), place, each) for place, each in enumerate(addresses) if len(each) <= MAX_ADDRESS_CHARS
+    )
+    useful = [each for rank, _, each in ranked if rank < _USELESS]
+    return tuple(useful or [each for *_, each in ranked])[:limit]
+
+
+def _rank(address: str) -> int:
+    """0 = public or a name, 1 = private, 2 = loopback, link-local or unspecified."""
+    parts = address.split("/")
+    if len(parts) < 3 or parts[1] not in {"ip4", "ip6"}:
+        return 0
+    try:
+        ip = ipaddress.ip_address(parts[2])
+    except ValueError:
+        return _USELESS
+    if ip.is_loopback or ip.is_link_local or ip.is_unspecified:
+        return _USELESS
+    return 0 if ip.is_global else 1
