@@ -1,0 +1,162 @@
+"""Who may open streams, and how links treat peers that nobody asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dht.door import MAX_EACH, MAX_STRANGERS, Door
+from dht.handshake import Hello, encode_hello
+from dht.links import Link, LinkConfig
+from dht.stream import Counter, FrameStream, Timing
+from dht.transport import PROTOCOL_ID
+from protocols.errors import TransportError
+from protocols.ids import PeerId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    OpenNode = Callable[..., AbstractAsyncContextManager[Any]]
+
+RUN = bytes(range(32))
+MEMBER = PeerId("member")
+
+
+def test_strangers_share_a_bounded_number_and_keep_no_member_out() -> None:
+    async def scenario() -> None:
+        door = Door(lambda: frozenset({MEMBER}))
+        tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(MAX_STRANGERS + MAX_EACH + 2)]
+        for number in range(MAX_STRANGERS):
+            assert door.enter(PeerId(f"stranger {number}"), tasks[number])
+        late = tasks[MAX_STRANGERS]
+        assert not door.enter(PeerId("late"), late) and door.refused == 1
+        for number in range(MAX_EACH):
+            assert door.enter(MEMBER, tasks[-1 - number])
+        assert not door.enter(MEMBER, late) and door.refused == 2, "a member has no more than its share either"
+        door.leave(tasks[0])
+        assert door.enter(PeerId("late"), late)
+        await door.clear()
+        assert late.cancelled()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+async def _stranger(stack: contextlib.AsyncExitStack, ours: Any, node: Any) -> tuple[Any, asyncio.StreamWriter]:
+    """A stream that ``node`` opened to us, without a word on it."""
+    p2p = node.transport.p2p
+    await node.transport.dial(ours.transport.peer, ours.transport.addresses())
+    peer = type(p2p.peer_id).from_base58(ours.transport.peer)
+    _, reader, writer = await p2p.call_binary_stream_handler(peer, PROTOCOL_ID)
+    stack.callback(writer.close)
+    return reader, writer
+
+
+async def _closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionResetError):
+            while await reader.read(1024):
+                pass
+
+
+def test_only_the_newest_stream_waits_for_a_hello(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other, contextlib.AsyncExitStack() as stack:
+            old, _ = await _stranger(stack, ours, other)
+            new, writer = await _stranger(stack, ours, other)
+            await _closed(old)
+            assert ours.transport.refused == 1
+            writer.write(encode_hello(Hello(RUN, "test")))
+            async with asyncio.timeout(5):
+                assert await new.readexactly(4), "the newer one is answered"
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_a_stranger_that_left(open_node: OpenNode) -> None:
+    """Before, its link was tried for 600 s and its counter kept for ever."""
+
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other, contextlib.AsyncExitStack() as stack:
+            reader, writer = await _stranger(stack, ours, other)
+            assert ours.transport.traffic().peers == {}, "no counter before the hello"
+            writer.write(encode_hello(Hello(RUN, "stranger")))
+            await ours.until(lambda: other.transport.peer in ours.neighbours)
+            assert other.transport.peer in ours.transport.traffic().peers
+            ours.changed.clear()
+            writer.close()
+            await _closed(reader)
+            await ours.until(lambda: not ours.transport.neighbours())
+            traffic = ours.transport.traffic()
+            assert traffic.peers == {}
+            hello = len(encode_hello(Hello(RUN, "test 1")))
+            assert traffic.sent >= 2 * hello and traffic.received >= 2 * hello, "but the bytes count"
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_was_asked_for_is_tried_again_and_another_is_not(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other:
+            nowhere = ["/ip4/127.0.0.1/tcp/1"]
+            with pytest.raises(TransportError, match="refused"):
+                await ours.transport.connect(other.transport.peer, nowhere, keep=False)
+            assert ours.transport.traffic().peers == {}
+            with pytest.raises(TransportError, match="refused"):
+                await ours.transport.connect(other.transport.peer, nowhere)
+            with pytest.raises(TransportError):  # the link stays, whoever asks
+                await ours.transport.connect(other.transport.peer, nowhere, keep=False)
+            assert set(ours.transport.traffic().peers) == {other.transport.peer}
+
+    asyncio.run(scenario())
+
+
+def test_reopened_stream_is_a_new_neighbour(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other:
+            seen = []
+            ours.transport._on_neighbours = seen.append
+            await ours.transport.connect(other.transport.peer, other.transport.addresses())
+            ours.transport.reopen(other.transport.peer, "reads too slowly")
+            async with asyncio.timeout(10):
+                while len(seen) < 3:
+                    await asyncio.sleep(0.01)
+            there = frozenset({other.transport.peer})
+            assert seen == [there, frozenset(), there]
+            await ours.transport.send(other.transport.peer, "statement", [b"again"])
+            await other.until(lambda: bool(other.frames))
+
+    asyncio.run(scenario())
+
+
+def test_defect_while_opening_fails_who_waits_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        tries = 0
+
+        async def broken(_: Link) -> FrameStream:
+            nonlocal tries
+            tries += 1
+            raise RuntimeError("unable to perform operation on <UnixTransport closed=True>; the handler is closed")
+
+        timing = Timing(first_retry_s=0.01, last_retry_s=0.02)
+        config = LinkConfig(Hello(RUN, "test"), timing, broken, lambda _: True, lambda: None, lambda _: None)
+        link = Link(MEMBER, config, Counter())
+        for _ in range(3):
+            with pytest.raises(TransportError, match="member: failed here: RuntimeError.*handler is closed"):
+                async with asyncio.timeout(5):
+                    await link.ready()
+        assert tries == 3
+        await link.close()
+        with pytest.raises(TransportError, match="member"):
+            await link.ready()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert "Traceback" in caplog.text
