@@ -43,7 +43,7 @@ def _up(commands: Commands) -> None:
     flag(
         "--run", default=UpOptions.run, metavar="NAME|FILE", help="an embedded run, or a signed manifest (%(default)s)"
     )
-    flag("--size", choices=SIZES, default=UpOptions.size, help="size of an embedded run's model (%(default)s)")
+    flag("--size", choices=SIZES, help="size of an embedded run's model (tiny)")
     flag("--data", type=Path, metavar="DIR", help="where the text files of a manifest's run are")
     flag("--listen", default=UpOptions.listen, metavar="IPV4", help="address to take peers on (%(default)s = all)")
     flag("--p2p-port", type=port, default=0, metavar="N", help="0 = any")

@@ -103,7 +103,7 @@ def shakespeare() -> tuple[Shard, ...]:
 
 
 def from_folder(folder: str | Path) -> tuple[Shard, ...]:
-    """All text files under ``folder`` as shards, in the order of their ids (paths below the folder).
+    """All files under ``folder`` as shards of bytes, in the order of their ids (paths below the folder).
 
     Hidden, empty and linked files are passed over. Raises ConfigError when it is no folder, holds no text or too
     much, EnvironmentFault when a file cannot be read.

@@ -306,12 +306,13 @@ class Daemon:
             self._reporter.say(
                 f"going on after sealed round {found.head.round}", event="resumed", round=found.head.round
             )
-            self._reporter.apply(st.Sealed(found.head.round, _state_of(found.head)))
+            self._reporter.apply(st.Loaded(len(found.params), _state_of(found.head), last_sealed=found.head.round))
             return found
         training = self._run.training
         params = initial_vector(training.size, training.context, training.seed)
         momentum = params * 0
         root = state_root(params, momentum)
+        self._reporter.apply(st.Loaded(len(params), root.hex(), last_sealed=0))
         return Checkpoint(
             seal_zero(self._run.scope, self._run.manifest.members.founders, root), params, momentum, momentum.copy()
         )

@@ -16,8 +16,8 @@ class UpOptions:
     home: Path
     run: str = "shakespeare"
     """An embedded run's name, or the path of a signed manifest."""
-    size: str = "tiny"
-    """Model size of an embedded run; a manifest has its own."""
+    size: str | None = None
+    """Model size of an embedded run, None = ``tiny``; a manifest has its own."""
     data: Path | None = None
     """Folder of the run's text files; None = the embedded corpus."""
     listen: str = "0.0.0.0"

@@ -69,6 +69,7 @@ class Reporter:
     def on_window(self, window: WindowResult) -> None:
         """The trainer finished a window."""
         self._window = window
+        self.apply(st.Cleared("trainer"))
         self._spent["train"] += window.seconds
         seconds = max(window.seconds, 1e-9)
         speed = st.Speed(window.steps / seconds, window.tokens / seconds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocols.errors import ConfigError
 from protocols.manifest import Manifest, sign, verify
-from protocols.manifest_defaults import Choices, default_manifest
+from protocols.manifest_defaults import DEFAULT_SIZE, Choices, default_manifest
 from protocols.manifest_text import parse
 
 from . import corpus
@@ -25,7 +25,9 @@ def load_run(options: UpOptions, identity: Identity) -> Manifest:
     An embedded run is the starter's own: its key the only founder, so its own run id.
     """
     if options.run == corpus.NAME:
-        return embedded(identity, Choices(size=options.size))
+        return embedded(identity, Choices(size=options.size or DEFAULT_SIZE))
+    if options.size is not None:
+        raise ConfigError("--size is for an embedded run: a manifest has its own", remedy="leave out --size")
     manifest = read_manifest(Path(options.run))
     verify(manifest)
     return manifest

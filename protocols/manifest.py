@@ -110,7 +110,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How rows are combined. ``fallback`` serves where there are too few rows; ``tolerated`` = share of liars."""
+    """How rows are combined. ``tolerated`` = share of the weight that may lie; ``fallback`` has one value so far."""
 
     name: str
     fallback: str
@@ -119,7 +119,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """``founders`` stand from seal 0; ``open``: newcomers may enter, who stand after ``probation`` sealed commits."""
+    """``founders`` stand from seal 0. ``open``: newcomers may enter; they stand with their first sealed commit
+    beyond ``probation``."""
 
     founders: tuple[PeerId, ...]
     open: bool

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CONTEXTS = MappingProxyType({"nano": 32, "tiny": 64, "small": 256, "base": 512})
 """Tokens of context of each size."""
 DEFAULT_STEPS = 25
+DEFAULT_SIZE = "tiny"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Choices:
     """Name of the data: an embedded corpus, or a folder's."""
     seed: int = 0
     rounds: int = 0
-    size: str = "tiny"
+    size: str = DEFAULT_SIZE
     steps: int = DEFAULT_STEPS
     codec: str = "float32"
     """Of updates; results are int8."""

@@ -187,7 +187,7 @@ _KEYS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Check[Any]]]] = Mappi
                 "error_feedback": decimal("1", "1"),
             },
         ),
-        "rule": (Rule, {"name": one_of(*RULES), "fallback": one_of(*RULES), "tolerated": share}),
+        "rule": (Rule, {"name": one_of(*RULES), "fallback": one_of("mean"), "tolerated": share}),
         "members": (
             Members,
             {"founders": some(identity, FOUNDER_LIMIT), "open": boolean, "probation": integer(0, 10**6)},

@@ -28,9 +28,3 @@ class Transport(Protocol):
 
         Buffers must not change until the round is over. Raises TransportError.
         """
-
-
-class Clock(Protocol):
-    """Monotonic seconds; all deadlines count from local events on it."""
-
-    def __call__(self) -> float: ...

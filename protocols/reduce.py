@@ -89,7 +89,7 @@ def self_test() -> None:
     if wrong:
         raise EnvironmentFault(
             f"this machine computes the built-in test vector differently: {', '.join(wrong)}",
-            remedy="run without libraries that change floating-point rounding; the peer can train but not reduce",
+            remedy="run without libraries or settings that change floating-point rounding (flush to zero, fast math)",
         )
 
 
