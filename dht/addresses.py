@@ -19,11 +19,9 @@ def best_addresses(addresses: Iterable[str], limit: int = MAX_ADDRESSES) -> tupl
     Loopback and link-local addresses are of use only on this machine or with an interface's name: they are told
     only where there is nothing else (a swarm on one machine).
     """
-    ranked = sorted(
-        (_rank(each), place, each) for place, each in enumerate(addresses) if len(each) <= MAX_ADDRESS_CHARS
-    )
-    useful = [each for rank, _, each in ranked if rank < _USELESS]
-    return tuple(useful or [each for *_, each in ranked])[:limit]
+    ranked = sorted((each for each in addresses if len(each) <= MAX_ADDRESS_CHARS), key=_rank)
+    useful = [each for each in ranked if _rank(each) < _USELESS]
+    return tuple(useful or ranked)[:limit]
 
 
 def _rank(address: str) -> int:
