@@ -24,6 +24,7 @@ from protocols.errors import LocalError, RemoteError, TransportError
 
 from .records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
 from .seeds import Seed, Seeds, SeedTiming
+from .tasks import keep_going
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +41,8 @@ CLOCK_LIMIT_S = 3.0
 _WRAPPING_BYTES = 8
 """hivemind packs every value in msgpack once more."""
 
-_MAX_SEEN = 4096
+MAX_OWNERS = 4096
+"""Peers whose records a node holds; hivemind's own store has no bound."""
 
 _reading: ContextVar[bool] = ContextVar("reading", default=False)
 
@@ -62,7 +64,10 @@ class DirectoryTiming:
 
 
 class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
-    """Accepts a peer record of this run only with its owner's signature and no older sequence number than seen."""
+    """Accepts a peer record of this run only with its owner's signature and no older sequence number than seen.
+
+    Stores no record of a further peer while it holds ``MAX_OWNERS``; what others answer is read all the same.
+    """
 
     def __init__(self, run: bytes, lifetime_s: float, clock: Callable[[], float] = time.time) -> None:
         self._run = run
@@ -70,6 +75,8 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._seen: dict[str, PeerRecord] = {}
+        self.refused = 0
+        """How many good records found no room."""
 
     def validate(self, record: DHTRecord) -> bool:
         """hivemind asks this for every value that it is told to store or that it was given."""
@@ -78,8 +85,7 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
             log.debug("refused a directory record: %s", error)
             return False
-        self._remember(checked)
-        return True
+        return self._remember(checked) or _reading.get()
 
     def _check(self, record: DHTRecord) -> PeerRecord:
         if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
@@ -101,15 +107,18 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
             raise RemoteError(owner, "record is older than one seen before")
         return found
 
-    def _remember(self, record: PeerRecord) -> None:
+    def _remember(self, record: PeerRecord) -> bool:
+        """Keep the newest of each owner; False when there is no room for another owner."""
         last = self._seen.get(record.peer)
-        if last is not None and last.sequence >= record.sequence:
-            return
-        if len(self._seen) >= _MAX_SEEN:
+        if last is None and len(self._seen) >= MAX_OWNERS:
             now = self._clock()
             self._seen = {peer: seen for peer, seen in self._seen.items() if seen.expires > now}
-        if record.peer in self._seen or len(self._seen) < _MAX_SEEN:
+            if len(self._seen) >= MAX_OWNERS:
+                self.refused += 1
+                return False
+        if last is None or last.sequence < record.sequence:
             self._seen[record.peer] = record
+        return True
 
     def newest(self, record: PeerRecord) -> PeerRecord:
         """The newest record seen of this one's peer."""
@@ -147,7 +156,7 @@ class Directory:
         """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd)."""
         await self._create_node()
         self._seeds = Seeds(initial_peers, self._enter, timing=self._timing.seeds)
-        self._refresher = asyncio.create_task(self._refresh(), name="directory refresh")
+        self._refresher = keep_going(self._refresh, "directory refresh")
 
     async def rebind(self) -> None:
         """After the transport's ``rebind``: a new node on the new p2pd, the same seeds and record."""
@@ -172,10 +181,10 @@ class Directory:
         """Entry addresses and how they fare."""
         return self._seeds.states() if self._seeds is not None else []
 
-    async def seeds_tried(self) -> None:
-        """Wait until every seed was tried once."""
-        if self._seeds is not None:
-            await self._seeds.tried()
+    @property
+    def refused(self) -> int:
+        """How many records of others found no room in this node."""
+        return self._validator.refused
 
     def announce(self, record: PeerRecord) -> None:
         """Keep this peer's record in the directory from now on; its sequence and expiry are set at each issue.

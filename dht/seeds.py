@@ -61,7 +61,6 @@ class Seeds:
         self._draw = draw or random.Random()
         peers = {address: _peer_of(address) for address in addresses}
         self._states = {address: Seed(address) for address in peers}
-        self._first: dict[str, asyncio.Event] = {address: asyncio.Event() for address in peers}
         self._again: dict[str, asyncio.Event] = {address: asyncio.Event() for address in peers}
         self._tasks = [
             asyncio.create_task(self._keep(peer, address), name=f"seed {address}") for address, peer in peers.items()
@@ -76,10 +75,6 @@ class Seeds:
         for event in self._again.values():
             event.set()
 
-    async def tried(self) -> None:
-        """Wait until every address was tried once."""
-        await asyncio.gather(*(event.wait() for event in self._first.values()))
-
     async def close(self) -> None:
         """End all tasks."""
         for task in self._tasks:
@@ -92,13 +87,14 @@ class Seeds:
             self._again[address].clear()
             try:
                 await self._attempt(peer, address)
-            except MurmurError as error:
+            except Exception as error:  # a defect too must show in the seed's state, and the others go on
+                if not isinstance(error, MurmurError):
+                    log.exception("the attempt to reach %s failed", address)
                 pause, delay = self._spread(delay), min(2 * delay, self._timing.last_retry_s)
-                self._show(address, "failed", error=str(error), retry_s=round(pause, 1))
+                self._show(address, "failed", error=str(error) or repr(error), retry_s=round(pause, 1))
             else:
                 pause, delay = self._spread(self._timing.recheck_s), self._timing.first_retry_s
                 self._show(address, "ok")
-            self._first[address].set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._again[address].wait()

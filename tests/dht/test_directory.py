@@ -13,7 +13,7 @@ import pytest
 
 from dht.directory import Directory, DirectoryTiming
 from dht.records import PeerRecord
-from dht.seeds import SeedTiming
+from dht.seeds import Seed, Seeds, SeedTiming
 from peer.identity import Identity
 from protocols.errors import ConfigError, LocalError
 
@@ -42,6 +42,14 @@ def _record(node: Any) -> PeerRecord:
     return PeerRecord(RUN, node.transport.peer, addresses, ("trainer",), "0.1.0", head_round=3, sequence=0, expires=0)
 
 
+async def _tried(directory: Directory) -> list[Seed]:
+    """The seeds, once each was tried."""
+    async with asyncio.timeout(20):
+        while any(seed.state == "trying" and seed.error is None for seed in directory.seeds()):
+            await directory.peers()
+    return directory.seeds()
+
+
 async def _find(directory: Directory, wanted: set[str]) -> dict[str, PeerRecord]:
     async with asyncio.timeout(20):
         while True:
@@ -68,8 +76,7 @@ def test_peers_find_each_other_through_one_seed_and_connect(open_node: OpenNode)
                 assert abs(found[one.transport.peer].sequence / 1000 - time.time()) < 60
             await one.transport.connect(two.transport.peer, found[two.transport.peer].addresses)
 
-            await first.seeds_tried()
-            good, bad = first.seeds()
+            good, bad = await _tried(first)
             assert (good.address, good.state, good.error, good.retry_s) == (address, "ok", None, None)
             assert bad.address == dead and bad.state in {"failed", "trying"}
             assert bad.error is not None and "refused" in bad.error
@@ -101,8 +108,7 @@ def test_wrong_clock_is_named_with_its_offset(open_node: OpenNode) -> None:
         async with open_node(1) as seed, open_node(2) as late, _directory(seed, []):
             addresses = seed.transport.addresses()
             async with _directory(late, addresses, lambda: time.time() - 10) as directory:
-                await directory.seeds_tried()
-                (state,) = directory.seeds()
+                (state,) = await _tried(directory)
                 assert state.state in {"failed", "trying"} and state.error is not None
                 assert "its clock is 10.0 s ahead of ours (3 s allowed)" in state.error
 
@@ -112,8 +118,6 @@ def test_wrong_clock_is_named_with_its_offset(open_node: OpenNode) -> None:
 @pytest.mark.parametrize("address", ["", "seed.example.org", "/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/Qm"])
 def test_malformed_seed_is_a_configuration_error(open_node: OpenNode, address: str) -> None:
     async def scenario() -> None:
-        from dht.seeds import Seeds  # noqa: PLC0415
-
         async def attempt(*_: object) -> None:
             raise AssertionError("never tried")
 

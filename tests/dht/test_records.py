@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht import directory
 from dht.directory import RecordValidator
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
 from peer.identity import Identity
@@ -121,6 +122,29 @@ def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
     assert not validator.validate(_entry(RECORD))
     assert validator.newest(RECORD) == newer
     assert _validator().validate(_entry(RECORD))
+
+
+def test_full_validator_keeps_whom_it_knows_and_takes_others_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """hivemind stores whatever the validator accepts, without a bound of its own."""
+    monkeypatch.setattr(directory, "MAX_OWNERS", 2)
+    now = float(NOW)
+    validator = RecordValidator(RUN, 600, lambda: now)
+    keys = [ALICE, MALLORY, Identity.from_seed(bytes([3]) * 32)]
+    alice, mallory, third = (
+        _entry(replace(RECORD, peer=key.peer, expires=NOW + lifetime), key.sign)
+        for key, lifetime in zip(keys, (600, 60, 600), strict=True)
+    )
+    assert validator.validate(alice) and validator.validate(mallory)
+    assert not validator.validate(third) and validator.refused == 1
+    assert validator.validate(_entry(replace(RECORD, sequence=RECORD.sequence + 1)))
+    token = directory._reading.set(True)
+    assert validator.validate(third), "one newcomer must not spoil a whole answer, which nobody stores"
+    directory._reading.reset(token)
+    assert not validator.validate(third)
+    now += 61
+    assert validator.validate(third), "the place of the expired one is free"
 
 
 @pytest.mark.parametrize(
