@@ -1,0 +1,130 @@
+"""The outbox over a transport that each test drives by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peer import outbox as module
+from peer.outbox import Outbox
+from protocols.errors import LocalError, TransportError
+from protocols.ids import PeerId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.ports import Buffer
+
+ANN, BOB = PeerId("12D3-Ann"), PeerId("12D3-Bob")
+BOTH = frozenset({ANN, BOB})
+
+
+class Wire:
+    """Takes frames while ``open`` is set; a stream that is reopened goes and comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.peer = PeerId("12D3-own")
+        self.sent: list[tuple[PeerId, bytes]] = []
+        self.reopened: list[tuple[PeerId, str]] = []
+        self.open = asyncio.Event()
+
+    def neighbours(self) -> frozenset[PeerId]:
+        return BOTH
+
+    async def send(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
+        await self.open.wait()
+        data = b"".join(payload)
+        if data == b"large":
+            raise LocalError("parts frame of 1310721 bytes, limit 1310720")
+        if data == b"lost":
+            raise TransportError(to, "the stream broke")
+        if data == b"odd":
+            raise KeyError(kind)
+        self.sent.append((to, data))
+
+    def reopen(self, peer: PeerId, reason: str) -> None:
+        self.reopened.append((peer, reason))
+
+
+async def _soon(outbox: Outbox) -> None:
+    async with asyncio.timeout(5):
+        await outbox.drained()
+
+
+def test_each_neighbour_gets_its_frames_in_order() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire)
+        assert outbox.connect(BOTH) == [ANN, BOB] and outbox.connect(BOTH) == []
+        wire.open.set()
+        outbox.post(ANN, "parts", [b"o", b"ne"])
+        outbox.flood("statement", [b"two"], None)
+        outbox.flood("statement", [b"three"], ANN)
+        outbox.post(PeerId("nobody"), "parts", [b"dropped"])
+        await _soon(outbox)
+        assert [data for to, data in wire.sent if to == ANN] == [b"one", b"two"]
+        assert [data for to, data in wire.sent if to == BOB] == [b"two", b"three"]
+        await outbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_slow_reader_is_reopened_and_new_once_it_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUE_FRAMES", 3)
+
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        for number in range(5):
+            outbox.post(ANN, "statement", [bytes([number])])
+        assert wire.reopened == [(ANN, "reads too slowly, 3 frames wait")], "once, whatever else is posted"
+        assert outbox.connect(BOTH) == [], "it still is on its old stream"
+        assert outbox.connect(frozenset({BOB})) == []
+        assert outbox.connect(BOTH) == [ANN]
+        wire.open.set()
+        outbox.post(ANN, "statement", [b"welcome"])
+        await _soon(outbox)
+        assert wire.sent == [(ANN, b"welcome")], "nothing of the old stream comes out of the new one"
+        await outbox.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("bad", [b"large", b"odd"])
+def test_frame_that_cannot_be_sent_is_logged_and_the_next_ones_go(bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        wire.open.set()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        for data in (bad, b"lost", b"good"):
+            outbox.post(ANN, "parts", [data])
+        await _soon(outbox)
+        assert wire.sent == [(ANN, b"good")]
+        await outbox.close()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    (record,) = caplog.records
+    assert record.getMessage() == "a parts frame to 12D3…-Ann could not be sent"
+
+
+def test_waiting_for_the_rest_ends_when_the_neighbour_goes() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        for _ in range(3):
+            outbox.flood("statement", [b"x"], BOB)
+        waiting = asyncio.create_task(_soon(outbox))
+        await asyncio.sleep(0)
+        outbox.connect(frozenset({BOB}))
+        await waiting
+        assert wire.sent == []
+        await outbox.close()
+
+    asyncio.run(scenario())
