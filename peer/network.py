@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import psutil
 
+from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig
 from dht.records import PeerRecord
+from dht.tasks import keep_going
 from dht.transport import StreamTransport, TransportConfig
-from protocols.errors import TransportError
+from protocols.errors import MurmurError
 from protocols.ids import PeerId, short
 
 from . import status as st
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from .identity import Identity
     from .options import UpOptions
     from .paths import Home
@@ -33,21 +39,74 @@ LOOK_S = (1.0, 15.0)
 SHOW_S = 1.0
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
+COMPLAIN_S = 60.0
+"""What was refused is told at most this often."""
+MAX_STRANGERS = 16
+"""Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """What this peer turned away since the start."""
+
+    hang_ups: int = 0
+    """Streams of peers that broke the protocol."""
+    streams: int = 0
+    """Streams for which there was no room."""
+    records: int = 0
+    """Directory records for which there was no room."""
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        return (
+            f"since the start, {self.hang_ups} streams were closed because their peers broke the protocol, "
+            f"{self.streams} streams and {self.records} directory records were turned away for want of room"
+        )
+
+
+def whom_to_dial(
+    found: Iterable[PeerRecord],
+    connected: frozenset[PeerId],
+    members: frozenset[PeerId],
+    *,
+    draw: random.Random,
+) -> tuple[list[PeerRecord], list[PeerRecord]]:
+    """Of the peers that are not connected, (all members, some of the others).
+
+    The others are drawn, so that no choice of a peer id comes first; with those connected, they are at most
+    ``MAX_STRANGERS``.
+    """
+    missing = [record for record in found if record.peer not in connected]
+    others = [record for record in missing if record.peer not in members]
+    room = max(0, MAX_STRANGERS - len(connected - members))
+    return [record for record in missing if record.peer in members], draw.sample(others, min(room, len(others)))
 
 
 class Network:
     """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon."""
 
-    def __init__(self, options: UpOptions, home: Home, run: bytes, identity: Identity, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        options: UpOptions,
+        home: Home,
+        run: bytes,
+        identity: Identity,
+        reporter: Reporter,
+        *,
+        members: Callable[[], frozenset[PeerId]] = frozenset,
+    ) -> None:
+        """``members`` tells who belongs to the run now: they come first, and strangers never keep them out."""
+        self._members = members
         self._options, self._run, self._reporter = options, run, reporter
         self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
         self._session: Session | None = None
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")
-        self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours)
+        self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours, members=members)
         self._directory = Directory(self.transport, run, identity.sign)
         self._tasks: list[asyncio.Task[None]] = []
         self._announced, self._due = 0, 0.0
+        self._refusals, self._complain = Refusals(), 0.0
 
     async def start(self, session: Session) -> None:
         """Start everything; frames go to ``session``. Raises EnvironmentFault (port, p2pd), ConfigError (addresses)."""
@@ -57,8 +116,8 @@ class Network:
         await self._directory.start(self._options.join)
         self._announce()
         self._tasks = [
-            asyncio.create_task(self._look(), name="look for peers"),
-            asyncio.create_task(self._show(), name="network status"),
+            keep_going(self._look, "look for peers"),
+            keep_going(self._show, "network status"),
         ]
 
     async def close(self) -> None:
@@ -95,7 +154,7 @@ class Network:
     def _announce(self) -> None:
         head = self._announced = self._reporter.status.round.last_sealed or 0
         self._due = time.monotonic() + ANNOUNCE_S
-        addresses = tuple(self.transport.addresses())
+        addresses = best_addresses(self.transport.addresses())
         record = PeerRecord(
             self._run, self.transport.peer, addresses, ("contributor",), version("murmuration"), head, 0, 0
         )
@@ -103,15 +162,15 @@ class Network:
         self._reporter.apply(st.Reach("unknown", ("reachability is not probed yet",), addresses))
 
     async def _look(self) -> None:
-        """Connect to every peer of the run that the directory knows; look less often while nothing changes."""
-        pause = LOOK_S[0]
+        """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
+        pause, draw = LOOK_S[0], random.Random()
         while True:
-            missing = [
-                record
-                for record in await self._directory.peers()
-                if record.peer != self.transport.peer and record.peer not in self.transport.neighbours()
-            ]
-            await asyncio.gather(*(self._connect(record) for record in missing))
+            found = [record for record in await self._directory.peers() if record.peer != self.transport.peer]
+            members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
+            await asyncio.gather(
+                *(self._connect(record, keep=True) for record in members),
+                *(self._connect(record, keep=False) for record in others),
+            )
             self._neighbours_changed.clear()
             try:
                 async with asyncio.timeout(pause):
@@ -121,11 +180,11 @@ class Network:
             except TimeoutError:
                 pause = min(2 * pause, LOOK_S[1])
 
-    async def _connect(self, record: PeerRecord) -> None:
+    async def _connect(self, record: PeerRecord, *, keep: bool) -> None:
         try:
-            await self.transport.connect(PeerId(record.peer), record.addresses)
+            await self.transport.connect(PeerId(record.peer), record.addresses, keep=keep)
             log.info("connected to %s", short(record.peer))
-        except TransportError as error:
+        except MurmurError as error:
             log.info("cannot reach %s yet: %s", short(record.peer), error)
 
     async def _show(self) -> None:
@@ -142,7 +201,14 @@ class Network:
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
             for seed in self._directory.seeds():
                 self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
+            self._tell_refusals()
             await asyncio.sleep(SHOW_S)
+
+    def _tell_refusals(self) -> None:
+        refusals = Refusals(self.transport.hang_ups, self.transport.refused, self._directory.refused)
+        if refusals != self._refusals and time.monotonic() >= self._complain:
+            self._refusals, self._complain = refusals, time.monotonic() + COMPLAIN_S
+            self._reporter.warn("refused", str(refusals), "nothing, unless it goes on: the log names the peers")
 
 
 def _rss(pid: int | None) -> int | None:

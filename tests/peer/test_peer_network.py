@@ -1,0 +1,131 @@
+"""Whom a daemon dials, what it announces, and what it says about entry addresses that are dead."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dht.records import MAX_ADDRESSES, PeerRecord
+from peer import status
+from peer.identity import Identity
+from peer.network import COMPLAIN_S, MAX_STRANGERS, Network, whom_to_dial
+from peer.options import UpOptions
+from peer.paths import Home
+from protocols.ids import PeerId
+from tests.peer.live import home_of, murmur, small_run, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = bytes(range(32))
+KEY = Identity.from_seed(bytes(32))
+
+
+def _record(peer: str) -> PeerRecord:
+    return PeerRecord(RUN, peer, (), ("contributor",), "0.1.0", 0, 1, 1)
+
+
+class Board:
+    """What a network tells its reporter."""
+
+    def __init__(self, initial: status.Status) -> None:
+        self.status = initial
+
+    def apply(self, event: status.Event) -> None:
+        self.status = status.apply(self.status, event)
+
+    def warn(self, code: str, text: str, remedy: str = "") -> None:
+        self.apply(status.Warned(code, text, remedy))
+
+
+def _network(folder: Path) -> Network:
+    home = Home(folder / "home")
+    initial = status.Status(
+        version="0.1.0",
+        protocol=1,
+        peer=KEY.peer,
+        since=0.0,
+        run=status.RunInfo(RUN.hex(), "test", "nano", "cell"),
+        model=status.ModelInfo(parameters=1),
+    )
+    board: Any = Board(initial)
+    return Network(UpOptions(home=home.root), home, RUN, KEY, board)
+
+
+def test_members_are_dialled_first_and_strangers_are_few() -> None:
+    members = frozenset(PeerId(f"member {number}") for number in range(40))
+    strangers = [PeerId(f"stranger {number:04}") for number in range(4000)]
+    found = [_record(peer) for peer in [*strangers, *sorted(members)]]
+    connected = frozenset({PeerId("member 3"), *strangers[:10]})
+    first, rest = whom_to_dial(found, connected, members, draw=random.Random(1))
+    assert {record.peer for record in first} == members - connected
+    assert len({record.peer for record in rest}) == MAX_STRANGERS - 10
+    assert {record.peer for record in rest} <= set(strangers[10:])
+    _, others = whom_to_dial(found, connected, members, draw=random.Random(2))
+    assert others != rest, "those that cannot be reached must not be all that is ever tried"
+    assert whom_to_dial(found, frozenset(strangers[:200]), members, draw=random.Random(1))[1] == []
+    few = [_record(peer) for peer in strangers[:3]]
+    assert len(whom_to_dial(few, frozenset(), frozenset(), draw=random.Random(1))[1]) == 3
+
+
+def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) -> None:
+    """Before, the record was refused as too long and the daemon ended with exit code 1."""
+    network = _network(tmp_path)
+    transport: Any = network.transport
+    transport._peer = KEY.peer
+    bridges = [f"/ip4/172.{number}.0.1/tcp/4001" for number in range(17, 32)]
+    transport._listen = ("/ip4/127.0.0.1/tcp/4001", *bridges, "/ip4/10.0.0.7/tcp/4001", "/ip4/8.8.4.4/tcp/4001")
+    network._announce()
+    told = network._reporter.status.reach.addresses
+    assert len(told) == MAX_ADDRESSES
+    assert told[0] == f"/ip4/8.8.4.4/tcp/4001/p2p/{KEY.peer}"
+    assert not any("127.0.0.1" in each for each in told)
+
+
+def test_what_was_refused_shows_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, now = _network(tmp_path), 1000.0
+    monkeypatch.setattr("peer.network.time.monotonic", lambda: now)
+
+    def shown() -> list[str]:
+        network._tell_refusals()
+        return [warning.text for warning in network._reporter.status.warnings if warning.code == "refused"]
+
+    assert shown() == []
+    network.transport.hang_ups = 2
+    (text,) = shown()
+    assert "2 streams were closed because their peers broke the protocol, 0 streams" in text
+    network.transport.hang_ups = 7
+    assert shown() == [text]
+    now += COMPLAIN_S
+    (later,) = shown()
+    assert "7 streams were closed" in later
+
+
+@pytest.mark.real
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("founders", [1, 2])
+def test_dead_entry_address_is_listed_with_its_error(tmp_path: Path, founders: int) -> None:
+    """Only who has other members to wait for is seeking; alone in its run a peer trains."""
+    run, keys = small_run(tmp_path, founders=founders)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    dead = f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.from_seed(bytes([9]) * 32).peer}"
+    arguments = ("up", "--threads=1", "--listen=127.0.0.1", f"--run={run}", f"--join={dead}")
+    with murmur(home_of(tmp_path, keys[0]), *arguments) as live:
+
+        def seed() -> dict[str, Any]:
+            seeds = live.status().get("seeds", [])
+            return dict(seeds[0]) if seeds else {}
+
+        until(lambda: bool(seed().get("error")) or live.process.poll() is not None, 90, "the seed was tried")
+        assert seed()["address"] == dead and seed()["state"] in {"failed", "trying"}
+        assert "connection refused" in seed()["error"]
+        if founders == 1:
+            until(lambda: (live.status()["round"]["last_sealed"] or 0) >= 1, 90, "it trains on its own")
+            assert live.status()["state"] == "training"
+        else:
+            until(lambda: live.status()["state"] == "seeking", 90, "it says that it looks for others")
+            assert live.status()["reason"]["code"] == "no_peers"
