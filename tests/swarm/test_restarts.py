@@ -14,9 +14,10 @@ from peer.virtual import VirtualPeer
 from protocols.errors import LocalError
 from protocols.ids import Hash, digest
 from protocols.messages import Commit, Ready, Vote
-from protocols.round.effects import Sign, Trouble, Window, Work
+from protocols.round.effects import Effect, Flood, Sign, Trouble, Window, Work
 from protocols.round.machine import Machine
 from protocols.round.pool import BYTES_PER_CORNER, PER_CORNER, Pool
+from protocols.table import NEW, Member, Table
 from tests.swarm.crowd import SCOPE, SETTING, Outcome, Swarm, draw, first_head, first_state, identities, run
 
 if TYPE_CHECKING:
@@ -207,6 +208,36 @@ def test_free_keys_do_not_fill_the_memory() -> None:
     assert flooded == 2, "room for two newcomers; what others say is not passed on"
     assert len(one._pool.drain()) <= PER_CORNER
     assert held < 1 << 20
+
+
+def test_a_stranger_that_speaks_as_a_voter_may_be_one_by_the_next_seal() -> None:
+    """Whoever adopts a seal first hears the newcomer as a voter first; others keep what it says until they follow."""
+    keys = identities(5)
+    one = machine(keys[0], founders=4)
+    one.start(0.0)
+    ready = SCOPE.state(keys[4].peer, Ready(2, LOST, ()), keys[4].sign)
+    assert one.receive(ready, keys[1].peer, 0.0) == []
+    assert one._pool.holds(ready)
+
+
+def test_newcomers_that_are_members_already_have_no_more_room_than_strangers() -> None:
+    """Else an honest coordinator could gather more of them than a roster may hold; and readys name voters only."""
+    keys = identities(8)
+    head = first_head(keys[:4], 300)
+    new = {each.peer: Member(each.peer, 0.0, NEW, direct=True, admitted=LOST, sealed=1) for each in keys[4:7]}
+    head = replace(head, table=Table({**head.table.members, **new}))
+    one = Machine(SCOPE, keys[0].peer, replace(SETTING, values=300), head, first_state(300))
+    one.start(0.0)
+    effects: list[Effect] = []
+    for each in (*keys[4:], *keys[:4]):  # three members without standing, a stranger, the founders
+        commit = SCOPE.state(each.peer, Commit(head.seal, LOST, (), 0, True), each.sign)
+        effects += one.receive(commit, keys[1].peer, 0.0)
+    passed_on = [each.statement.peer for each in effects if isinstance(each, Flood)]
+    assert passed_on == [each.peer for each in (*keys[4:6], *keys[:4])]
+    ready = next(each.body for each in effects if isinstance(each, Sign))
+    assert isinstance(ready, Ready)
+    voters = {SCOPE.state(each.peer, Commit(head.seal, LOST, (), 0, True), each.sign).hash for each in keys[:4]}
+    assert set(ready.commits) == voters
 
 
 def test_a_corner_holds_a_megabyte_and_forgets_after_two_seals() -> None:
