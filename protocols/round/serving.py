@@ -51,12 +51,13 @@ def ask_missing(ctx: Context, source: PeerId | None) -> None:
 
 def on_want(ctx: Context, sender: PeerId, want: Want) -> None:
     """Serve a member that asks for one's parts again, or for result bytes of this round or the one before."""
-    if not ctx.head.table.stands(sender) or ctx.served[sender, want.core] >= SERVINGS:
-        return
-    ctx.served[sender, want.core] += 1
-    if ctx.round.cast is not None and want.core == ctx.round.cast.core:
-        deliver_to(ctx, sender)
     held = [each for each in (ctx.round.results, ctx.before and ctx.before.results) if each and each.core == want.core]
+    parts = ctx.round.cast is not None and want.core == ctx.round.cast.core
+    if not (held or parts) or not ctx.head.table.stands(sender) or ctx.served[sender, want.core] >= SERVINGS:
+        return
+    ctx.served[sender, want.core] += 1  # of known cores only, so that it stays small
+    if parts:
+        deliver_to(ctx, sender)
     for maker in want.makers if held else ():
         for batch in batches(held[0].pieces(maker)):
             ctx.emit(Push(sender, "results", Pieces(want.core, maker, batch).encode()))

@@ -14,6 +14,7 @@ from peer.virtual import VirtualPeer
 from protocols.errors import LocalError
 from protocols.ids import Hash, digest
 from protocols.messages import Commit, Ready, Vote
+from protocols.payloads import Want
 from protocols.round.effects import Effect, Flood, Sign, Trouble, Window, Work
 from protocols.round.machine import Machine
 from protocols.round.pool import BYTES_PER_CORNER, PER_CORNER, Pool
@@ -186,6 +187,16 @@ def test_statements_of_far_views_fill_only_their_signers_corner() -> None:
         assert one.receive(far(keys[1], view), keys[1].peer, 0.0) == []
     assert one._pool.holds(early)
     assert len(one._pool.drain()) == PER_CORNER + 1
+
+
+def test_wants_for_unknown_rounds_are_not_counted_for_ever() -> None:
+    keys = identities(4)
+    one = machine(keys[0], founders=4)
+    one.start(0.0)
+    for number in range(200):
+        want = Want(digest(number.to_bytes(2, "big")), (keys[1].peer,))
+        assert one.payload(keys[1].peer, "want", want.encode(), 0.0) == []
+    assert not one._ctx.served
 
 
 def test_free_keys_do_not_fill_the_memory() -> None:
