@@ -16,7 +16,7 @@ import psutil
 import uvloop
 
 from protocols.errors import LocalError
-from protocols.ids import PROTOCOL, short
+from protocols.ids import PROTOCOL, PeerId, short
 from protocols.manifest import Manifest, run_id
 from protocols.outer import state_root
 from protocols.reduce import self_test
@@ -177,7 +177,9 @@ class Daemon:
             return Session(parts, self, None), None
         from .network import Network
 
-        network = Network(self._options, self._home, self._run.scope.run, self._identity, self._reporter)
+        network = Network(
+            self._options, self._home, self._run.scope.run, self._identity, self._reporter, members=self._members
+        )
         outbox = Outbox(network.transport)
         session = Session(parts, self, outbox)
         stack.push_async_callback(outbox.close)
@@ -185,6 +187,11 @@ class Daemon:
         self._reporter.traffic = network.traffic
         await network.start(session)
         return session, outbox
+
+    def _members(self) -> frozenset[PeerId]:
+        """Peers that count: the run's founders and everybody in the table."""
+        table = self._machine.head.table.members if self._machine else ()
+        return frozenset((*self._run.manifest.members.founders, *table))
 
     async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
         """Train until told to stop, until the last round is final, or until a part fails."""
