@@ -84,16 +84,16 @@ def daemons(live: Live) -> list[psutil.Process]:
 
 
 def test_a_daemon_that_dies_fails_the_swarm_in_words(tmp_path: Path, temporary: dict[str, str]) -> None:
-    with murmur(tmp_path / "home", *SMALL, "--rounds=1000", environment=temporary) as live:
-        family = started(live, 12)
+    with murmur(tmp_path / "home", *SMALL, "--peers=2", "--rounds=1000", environment=temporary) as live:
+        family = started(live, 6)
         live.says("round   1", 120)
-        victim = daemons(live)[2]
+        victim = daemons(live)[1]
         victim.kill()
         assert live.ends(60) == 1
         assert not any(alive(each) for each in family)
     lines = live.printed.splitlines()
-    assert "peer 2 was killed by SIGKILL: ending the others" in lines
-    assert any(line.startswith("  ! exit_codes: peer 2: -9") for line in lines)
+    assert "peer 1 was killed by SIGKILL: ending the others" in lines
+    assert any(line.startswith("  ! exit_codes: peer 1: -9") for line in lines)
     assert lines[-1].startswith("FAILED: ")
     assert live.complaints == ""
 
