@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -51,7 +52,9 @@ def _up(commands: Commands) -> None:
     flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")
     flag("--alone", action="store_true", help="never look for other peers")
     flag("--join", action="append", default=[], metavar="ADDRESS", help="a peer to dial; may be repeated")
-    flag("--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all")
+    flag(
+        "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
+    )
     flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
     up.set_defaults(command=_run_up)
 
@@ -99,9 +102,14 @@ def _run_up(arguments: dict[str, Any]) -> int:
         raise ConfigError("--alone never looks for peers, and --join names some", remedy="leave one of them out")
     options = UpOptions(**{**arguments, "join": tuple(arguments["join"])})
     _use_one_blas_thread()
+    signal.signal(signal.SIGTERM, _end)  # until the daemon takes signals itself: loading takes a while
     from . import daemon
 
     return daemon.run(options)
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    sys.exit(Exit.DONE)
 
 
 def _run_swarm(arguments: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -144,12 +145,21 @@ class Daemon:
         return None if starting.cancelled() else starting.result()
 
     async def _start(self, stack: AsyncExitStack) -> Started:
-        await self._worker.start()
-        stack.push_async_callback(self._worker.stop)
+        loading = asyncio.create_task(self._load_network(), name="load network")
+        try:
+            await self._worker.start()
+            stack.push_async_callback(self._worker.stop)
+        finally:
+            await asyncio.wait({loading})
         self._tell_ready()
         session, outbox = await self._start_session(stack)
         self._session = session
         return session, outbox
+
+    async def _load_network(self) -> None:
+        """Importing libp2p's client takes seconds: beside the trainer's start, and not in the loop."""
+        if not self._options.alone:
+            await asyncio.to_thread(importlib.import_module, "peer.network")
 
     async def _start_session(self, stack: AsyncExitStack) -> Started:
         checkpoint = await asyncio.to_thread(self._checkpoint)

@@ -33,7 +33,7 @@ class UpOptions:
     join: tuple[str, ...] = ()
     """Multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
     threads: int = 0
-    """CPU threads of the trainer; 0 = what the machine offers."""
+    """CPU threads of the trainer; 0 = all cores but one."""
     keep_checkpoints: int = 2
     """Sealed states kept on disk."""
     json: bool = False

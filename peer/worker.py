@@ -67,11 +67,11 @@ class Worker:
         progress: Callable[[int, float], None] = lambda step, loss: None,
         stall_s: float = STALL_S,
     ) -> None:
-        """``threads`` 0: as many as this process may use cores. ``progress(step, loss)`` is called in the loop."""
+        """``threads`` 0: one for each core but one. ``progress(step, loss)`` is called in the loop."""
         self.restarts = 0
         self.device: str | None = None
         self._config = config
-        self._threads = threads or _cores()
+        self._threads = threads or _polite_threads()
         self._progress = progress
         self._stall_s = stall_s
         self._slots: Slots | None = None
@@ -321,10 +321,10 @@ class Worker:
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _polite_threads() -> int:
+    """All cores but one: where others want the same cores, threads that wait for each other crawl."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
 
 
 async def _tail(process: asyncio.subprocess.Process) -> str:
