@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
 from . import cli_run
-from .cli_flags import SIZES, Commands, at_least, common, port
+from .cli_flags import SIZES, Commands, at_least, common, ipv4, port
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
 from .paths import Home
@@ -46,7 +46,13 @@ def _up(commands: Commands) -> None:
     )
     flag("--size", choices=SIZES, help="size of an embedded run's model (tiny)")
     flag("--data", type=Path, metavar="DIR", help="where the text files of a manifest's run are")
-    flag("--listen", default=UpOptions.listen, metavar="IPV4", help="address to take peers on (%(default)s = all)")
+    flag(
+        "--listen",
+        type=ipv4,
+        default=UpOptions.listen,
+        metavar="IPV4",
+        help="address to take peers on (%(default)s = all)",
+    )
     flag("--p2p-port", type=port, default=0, metavar="N", help="0 = any")
     flag("--api-port", type=port, default=0, metavar="N", help="0 = any; written to HOME/api.json")
     flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")

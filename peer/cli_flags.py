@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,14 @@ def port(text: str) -> int:
     if value > 65535:
         raise argparse.ArgumentTypeError(f"{value} is not a port")
     return value
+
+
+def ipv4(text: str) -> str:
+    """An IPv4 address, as p2pd wants it."""
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an IPv4 address") from error
 
 
 def _home(text: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,11 @@ class Live:
         return self.ends(within)
 
 
+def _hear_interrupts() -> None:
+    """A shell's background job, as a CI run can be, hands down an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def murmur(
     home: Path,
@@ -106,6 +112,7 @@ def murmur(
             stderr=err,
             cwd=ROOT,
             env={**os.environ, "MURMUR_HOME": str(home), **(environment or {})},
+            preexec_fn=_hear_interrupts,
         )
     try:
         yield Live(Home(home), process, streams)

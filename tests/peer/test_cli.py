@@ -52,6 +52,7 @@ def test_one_exit_code_for_each_fault() -> None:
         ("up", "--rounds", "-1"),
         ("up", "--alone", "--join", "/ip4/127.0.0.1/tcp/1"),
         ("up", "--ro", "3"),
+        ("up", "--listen", "banana"),
         ("swarm", "--peers", "0"),
         ("run",),
         ("run", "show"),
