@@ -23,7 +23,6 @@ from protocols.manifest import render, sign
 from protocols.manifest_defaults import Choices, default_manifest
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +111,7 @@ def murmur(
             stderr=err,
             cwd=ROOT,
             env={**os.environ, "MURMUR_HOME": str(home), **(environment or {})},
-            preexec_fn=_hear_interrupts,
+            preexec_fn=_hear_interrupts,  # noqa: PLW1509 - the tests' process has no threads
         )
     try:
         yield Live(Home(home), process, streams)
