@@ -6,26 +6,28 @@ a traceback appears only with ``--debug``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
 from . import cli_run
-from .cli_flags import SIZES, Commands, at_least, common, ipv4, port
+from .cli_flags import SIZES, Commands, Parser, at_least, common, ipv4, peer_address, port
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
 from .paths import Home
 
+if TYPE_CHECKING:
+    import argparse
+
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their flags."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="murmur", description="Train one model together with other people's machines.", allow_abbrev=False
     )
     top.add_argument("--version", action="store_true", help="show the version and end")
@@ -57,7 +59,14 @@ def _up(commands: Commands) -> None:
     flag("--api-port", type=port, default=0, metavar="N", help="0 = any; written to HOME/api.json")
     flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")
     flag("--alone", action="store_true", help="never look for other peers")
-    flag("--join", action="append", default=[], metavar="ADDRESS", help="a peer to dial; may be repeated")
+    flag(
+        "--join",
+        type=peer_address,
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="a peer to dial; may be repeated",
+    )
     flag(
         "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
     )
@@ -155,7 +164,10 @@ def report(error: MurmurError) -> Exit:
 def main() -> NoReturn:
     """The console script."""
     commands = parser()
-    arguments = vars(commands.parse_args())
+    try:
+        arguments = vars(commands.parse_args())
+    except ConfigError as error:
+        sys.exit(report(error))
     if arguments.pop("version"):
         from importlib.metadata import version
 

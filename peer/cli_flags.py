@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import ipaddress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from protocols.errors import ConfigError
 
 from .paths import default_home
 
@@ -52,6 +54,21 @@ def port(text: str) -> int:
     if value > 65535:
         raise argparse.ArgumentTypeError(f"{value} is not a port")
     return value
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is one line, and one with what to do, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and exit with 2."""
+        raise ConfigError(message, remedy=f"`{self.prog} --help` shows what there is")
+
+
+def peer_address(text: str) -> str:
+    """A multiaddr that ends in a peer id, by its looks."""
+    if not text.startswith("/") or "/p2p/" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address like /ip4/…/tcp/…/p2p/12D3Koo…")
+    return text
 
 
 def ipv4(text: str) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 60.0
-"""A daemon finishes its step, writes a checkpoint and says goodbye first."""
+"""A daemon says goodbye to its peers and ends its children first."""
 POLL_S = 0.05
 ANSWER_LIMIT = 4 << 20
 STOPPED = {"schema": 1, "state": "stopped"}
@@ -86,7 +86,7 @@ def stop(home: Home, *, as_json: bool) -> Exit:
     pid = address(home).pid
     request(home, "POST", "/api/v1/stop")
     if not as_json:
-        print("stopping: the step is finished and the state is written first", file=sys.stderr)
+        print("stopping: sealed rounds are on the disk, the window in flight is dropped", file=sys.stderr)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _alive(pid):
         if time.monotonic() > deadline:

@@ -117,7 +117,7 @@ def load_shards(config: DataConfig) -> tuple[Shard, ...]:
     """The shards that a run names, in its order; raises EnvironmentFault where one is absent or another text."""
     if config.folder is None:
         if config.name != NAME or config.shards != SHARDS:
-            raise ConfigError(f"the data {config.name!r} is not built in", remedy="give the folder that holds it")
+            raise ConfigError(f"the data {config.name!r} is not built in", remedy="say where it is with --data DIR")
         return shakespeare()
     paths = _listing(Path(config.folder))
     remedy = f"put the run's own text back into {config.folder}, or make a run of the new one"

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 10.0
-"""After the last round: how long to wait for its seal to become final, so that the others get our votes."""
+LINGER_S = 30.0
+"""After the last round: how long to wait for the others to have sealed it too; they may need our votes and bytes."""
 PATIENCE_S = 60.0
 """A phase that lasts longer shows for whom it waits."""
 PULSE_S = 1.0
@@ -108,7 +108,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._machine: Machine | None = None
         self._session: Session | None = None
-        self._waiting = ("train", 0.0)
+        self._waiting = ((0, "train"), 0.0)
         self._evaluations: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -149,8 +149,9 @@ class Daemon:
         try:
             await self._worker.start()
             stack.push_async_callback(self._worker.stop)
+            await loading
         finally:
-            await asyncio.wait({loading})
+            loading.cancel()
         self._tell_ready()
         session, outbox = await self._start_session(stack)
         self._session = session
@@ -235,7 +236,7 @@ class Daemon:
                     await asyncio.sleep(PULSE_S)  # late votes of slower neighbours, for the record
                     await outbox.drained()
         except TimeoutError:
-            log.warning("the last seal did not become final within %.0f s", LINGER_S)
+            log.warning("not everybody had sealed the last round after %.0f s", LINGER_S)
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """Log the round, and measure the held-out loss before the next window begins."""
@@ -301,8 +302,9 @@ class Daemon:
             reason = st.Reason("no_peers", "no other member is connected yet") if lonely else st.Reason()
             self._reporter.apply(st.StateChanged(state, time.time(), reason))
         phase, peers = self._machine.waiting()
-        if phase != self._waiting[0]:
-            self._waiting = (phase, time.monotonic())
+        step = (self._machine.head.round, phase)
+        if step != self._waiting[0]:
+            self._waiting = (step, time.monotonic())
             self._reporter.apply(st.Cleared("waiting"))
         elif phase != "train" and time.monotonic() - self._waiting[1] > PATIENCE_S:
             names = ", ".join(short(each) for each in peers) or "its own work"

@@ -31,3 +31,4 @@ def start_logging(path: Path, *, debug: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [file, screen]
     root.setLevel(logging.DEBUG if debug else logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

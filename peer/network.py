@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -125,10 +126,11 @@ class Network:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._directory.close()
-        await self._p2pd.retire()  # it ends with its last client, and that is no crash any more
-        await self.transport.close()
-        await self._p2pd.stop()
+        async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
+            stack.push_async_callback(self._p2pd.stop)
+            stack.push_async_callback(self.transport.close)
+            stack.push_async_callback(self._directory.close)
+            await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start."""

@@ -52,6 +52,7 @@ class Reporter:
 
     def say(self, text: str, **fields: object) -> None:
         """A line for the person at the terminal, or its fields as JSON."""
+        log.info("%s", text.strip())
         if self._as_json and not fields:
             return
         sys.stdout.write(f"{json.dumps({'schema': 1, **fields}) if self._as_json else text}\n")
@@ -95,6 +96,9 @@ class Reporter:
         record = effect.record
         self._entry = self._round_entry(effect)
         self._store.append_round(self._entry)
+        for warned in self.status.warnings:
+            if warned.code in ("p2pd", "checkpoint") or warned.code.startswith("peer-"):
+                self.apply(st.Cleared(warned.code))  # a round was sealed all the same; the log keeps it
         self.apply(st.Sealed(record.round, record.state.hex()))
         verdict = cast("Literal['accepted', 'late', 'rejected']", record.verdict)
         self.apply(st.Verdict(record.round, verdict, weight=record.weights.get(PeerId(self.status.peer))))
@@ -116,7 +120,7 @@ class Reporter:
             began = time.monotonic()
             try:
                 loss = await evaluate()
-                self.apply(st.Sealed(record.round, record.state.hex(), loss, final=bool(self.status.round.final)))
+                self.apply(st.Measured(loss))
             except LocalError as error:  # the trainer died; the round is sealed all the same
                 log.warning("the held-out loss after round %d could not be measured: %s", record.round, error)
             self._spent["evaluate"] += time.monotonic() - began

@@ -25,6 +25,11 @@ def load_run(options: UpOptions, identity: Identity) -> Manifest:
     An embedded run is the starter's own: its key the only founder, so its own run id.
     """
     if options.run == corpus.NAME:
+        if options.data is not None:
+            raise ConfigError(
+                "--data is for the run of a manifest",
+                remedy=f"make one with `murmur run init --data {options.data} -o my-run.toml`",
+            )
         return embedded(identity, Choices(size=options.size or DEFAULT_SIZE))
     if options.size is not None:
         raise ConfigError("--size is for an embedded run: a manifest has its own", remedy="leave out --size")
@@ -46,7 +51,7 @@ def read_manifest(path: Path) -> Manifest:
             raise ConfigError(f"{path} is larger than {MANIFEST_BYTES >> 20} MiB: not a manifest")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        known = f"an embedded run ({corpus.NAME}) or a manifest file"
+        known = f"an embedded run ({corpus.NAME}) nor a manifest file"
         raise ConfigError(
             f"{path} is neither {known}: {error}", remedy="`murmur run init` writes a manifest"
         ) from error

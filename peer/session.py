@@ -89,7 +89,7 @@ class Session:
         self.stopping = asyncio.Event()
         """Set once the observer said stop: no further window is trained."""
         self.finished = asyncio.Event()
-        """Set once the last seal is final after that."""
+        """Set once every voter is ready on top of the last seal after that: it is final, and nobody lags behind."""
 
     async def run(self) -> None:
         """Take inputs until cancelled; raises MurmurError when the session cannot go on."""
@@ -149,6 +149,8 @@ class Session:
                 done.set_exception(error)
             return
         await self._carry_out(effects)
+        if self.stopping.is_set() and self._parts.machine.all_ready:
+            self.finished.set()
         if done is not None and not done.done():
             done.set_result(None)
 
@@ -178,12 +180,6 @@ class Session:
                 return await self._sealed(effect)
             case Phase() | Votes() | Trouble() | Final():
                 self._observer.on_effect(effect)
-                if (
-                    isinstance(effect, Final)
-                    and self.stopping.is_set()
-                    and effect.seal == self._parts.machine.head.seal
-                ):
-                    self.finished.set()
         return []
 
     async def _sign(self, effect: Sign) -> list[Effect]:

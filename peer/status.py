@@ -231,6 +231,13 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Event: the held-out loss of a sealed state, nats per byte."""
+
+    held_out_loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """Event: the model starts from a state, new or from a checkpoint."""
 
@@ -249,7 +256,20 @@ class Cleared:
 
 Part = RunInfo | Peers | Reach | Traffic | Processes
 """As events, these replace the part of the document that they describe."""
-Event = Part | Seed | Verdict | Warned | Cleared | StateChanged | Loaded | PhaseEntered | Progressed | Trained | Sealed
+Event = (
+    Part
+    | Seed
+    | Verdict
+    | Warned
+    | Cleared
+    | StateChanged
+    | Loaded
+    | Measured
+    | PhaseEntered
+    | Progressed
+    | Trained
+    | Sealed
+)
 
 _PARTS: dict[type, str] = {
     RunInfo: "run",
@@ -295,6 +315,8 @@ def _round_changes(status: Status, event: Event) -> dict[str, Any]:
                 held_out_loss=event.held_out_loss,
             )
             return {"model": loaded, "round": replace(now, last_sealed=event.last_sealed)}
+        case Measured():
+            return {"model": replace(model, held_out_loss=event.held_out_loss)}
         case PhaseEntered():
             entered = replace(now, number=event.number, phase=event.phase, progress=0.0, deadline_s=event.deadline_s)
             return {"round": entered}

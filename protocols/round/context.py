@@ -15,7 +15,7 @@ from .exchange import Encoded, Inbox, part_sizes
 
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId
-    from ..messages import Body, Commit, Seal
+    from ..messages import Body, Commit, Freeze, Seal
     from ..payloads import Want
     from ..statements import Scope, Statement
     from ..table import Table
@@ -49,6 +49,8 @@ class Round:
     inbox: Inbox | None = None
     grams: dict[PeerId, Statement] = field(default_factory=dict)
     freeze: Hash | None = None
+    frozen_short: Freeze | None = None
+    """The freeze, if it came while parts were missing here: this peer restarted after it had signed its Gram."""
     results: Results | None = None
     roots: dict[PeerId, Hash] = field(default_factory=dict)
     frozen: Frozen | None = None

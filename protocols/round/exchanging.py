@@ -35,10 +35,12 @@ def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:
 
 
 def try_gram(ctx: Context) -> None:
-    """With every part in, compute the Gram matrix."""
-    inbox = ctx.round.inbox
+    """With every part in, compute the Gram matrix; where the freeze came first, after a restart, also the results."""
+    inbox, frozen_before = ctx.round.inbox, ctx.round.frozen_short
     if inbox is not None and inbox.complete and ctx.once("gram"):
         ctx.work(Work("gram", ctx.head.seal, inbox.gram))
+        if frozen_before is not None:
+            start_reduce(ctx, frozen_before)
 
 
 def on_gram(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
@@ -81,5 +83,7 @@ def on_freeze(ctx: Context, statement: Statement, source: PeerId | None, now: fl
         ctx.round.results = Results(cast_, ctx.round.freeze, ctx.result_codec, ctx.setting.values)
         ctx.enter("reduce", now)
         ctx.ask_again(Want(ctx.round.freeze, cast_.working))
+        if ctx.round.inbox is not None and not ctx.round.inbox.complete:
+            ctx.round.frozen_short = body
         start_reduce(ctx, body)
     return True

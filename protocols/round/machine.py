@@ -54,6 +54,11 @@ class Machine:
         return self._ctx.head
 
     @property
+    def all_ready(self) -> bool:
+        """Whether every voter is ready on top of the head: nobody needs this peer's votes or bytes any more."""
+        return all(each in self._ctx.round.readys for each in self._ctx.head.table.voters)
+
+    @property
     def me(self) -> PeerId:
         """The peer whose machine this is."""
         return self._ctx.me
@@ -85,7 +90,8 @@ class Machine:
         Raises RemoteError naming the peer at fault when no honest peer would have sent it.
         """
         if statement.hash in self._ctx.round.known or self._pool.holds(statement):
-            return []
+            serving.ask_missing(self._ctx, source)
+            return self._ctx.take()
         if self._place(statement, source, now):
             self._advance(now)
         serving.ask_missing(self._ctx, source)
@@ -136,6 +142,8 @@ class Machine:
         """
         ctx = self._ctx
         ctx.round.asked.discard(f"want {peer}")
+        for served in [each for each in ctx.served if each[0] == peer]:
+            del ctx.served[served]  # what it was sent went down with its stream
         proposal = [ctx.head.proposal] if ctx.head.proposal else []
         before = ctx.before.known if ctx.before else ()
         told = {each.hash: each for each in (*before, *proposal, *ctx.head.votes, *ctx.round.known.values())}

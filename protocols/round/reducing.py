@@ -24,10 +24,10 @@ def start_reduce(ctx: Context, freeze: Freeze) -> None:
     cast_, inbox = ctx.round.cast, ctx.round.inbox
     assert cast_ is not None
     grams, table, setting = dict(ctx.round.grams), ctx.head.table, ctx.setting
+    whole = inbox is not None and inbox.complete  # after a restart parts may still be on their way again
 
     def run() -> tuple[Frozen, Reduced | None]:
         frozen = read_freeze(freeze, cast_, grams, table, setting)
-        whole = inbox is not None and not inbox.missing()  # after a restart the others may have gone on without
         return frozen, reduce_parts(inbox, frozen, setting.result_codec) if inbox and whole else None
 
     ctx.work(Work("reduce", ctx.head.seal, run))
@@ -35,9 +35,10 @@ def start_reduce(ctx: Context, freeze: Freeze) -> None:
 
 def on_reduced(ctx: Context, value: tuple[Frozen, Reduced | None], now: float) -> None:
     """Sign one's result root; the bytes follow it."""
-    ctx.round.frozen, ctx.round.reduced = value
-    if ctx.round.reduced is not None:
-        ctx.sign(Result(ctx.round.frozen.core, ctx.round.reduced.tree.root))
+    ctx.round.frozen, reduced = value
+    if reduced is not None:
+        ctx.round.reduced = reduced
+        ctx.sign(Result(ctx.round.frozen.core, reduced.tree.root))
         _publish(ctx)
     try_apply(ctx, now)
 

@@ -17,9 +17,9 @@ SERVINGS = 3
 
 
 def deliver_to(ctx: Context, owner: PeerId) -> None:
-    """Push one's parts again to an owner whose stream was not open, unless the Grams are frozen."""
-    cast_, sent = ctx.round.cast, ctx.sent
-    if cast_ is None or sent is None or ctx.round.freeze is not None or ctx.me not in cast_.rows:
+    """Push one's parts, again if the owner's stream was not open, unless its results are here already."""
+    cast_, sent, results = ctx.round.cast, ctx.sent, ctx.round.results
+    if cast_ is None or sent is None or ctx.me not in cast_.rows or (results and owner not in results.missing()):
         return
     for frame in pushes(sent, cast_, ctx.me, owner):
         ctx.emit(Push(owner, "parts", frame.encode()))
@@ -40,11 +40,16 @@ def publish_to(ctx: Context, peer: PeerId) -> None:
 
 
 def ask_missing(ctx: Context, source: PeerId | None) -> None:
-    """Results of a round that a quorum has sealed are not here: ask the neighbour that brought the news."""
+    """Ask the neighbour that brought the news for result bytes that exist and are not here.
+
+    Those of a round that a quorum has sealed; one's own, signed before a restart that lost them.
+    """
     current = ctx.round
     if source is None or current.results is None or current.results.complete:
         return
-    if any(ctx.head.table.is_quorum(votes) for votes in current.votes.values()) and ctx.once(f"want {source}"):
+    lost = current.frozen_short is not None and ctx.me in current.roots
+    sealed = any(ctx.head.table.is_quorum(votes) for votes in current.votes.values())
+    if (lost or sealed) and ctx.once(f"want {source}"):
         want = Want(current.results.core, tuple(sorted(current.results.missing())))
         ctx.emit(Push(source, "want", [want.encode()]))
 
