@@ -23,7 +23,13 @@ PAYLOAD_LIMITS = MappingProxyType(
         "statement": 512 * 1024,
         "parts": 1280 * 1024,
         "results": 1280 * 1024,
-        "want": 4 * 1024,
+        "want": 64 * 1024,
+        "digest": 256,
+        "have": 64 * 1024,
+        "ask-chain": 8 * 1024,
+        "chain": 4 * 1024 * 1024,
+        "want-state": 4 * 1024,
+        "state": 1280 * 1024,
         "ping": 0,
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from .ids import digest
 from .shapes import Check, boolean, data, hash32, identity, integer, list_of, real, record
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .ids import Hash, PeerId
 
 MAX_CONTRIBUTORS = 64
+MAX_VOTERS = 96
+"""Members in standing; above 64 contributors the seats of the round decide (5.4)."""
 MAX_REDUCERS = 16
 MAX_PARTS = 1 << 20
 """Parts of the largest model the protocol admits: 34 G values."""
@@ -28,7 +31,12 @@ MAX_VIEW = 1 << 48
 MAX_STATEMENT = 8 * 1024
 """Bytes of a commit or ready that travels inside a roster."""
 
+MAX_REVISIONS = 2
+"""Corrections of a roster or freeze within one view."""
+
 _VIEW = integer(0, MAX_VIEW)
+_REV = integer(0, MAX_REVISIONS)
+_PEERS = list_of(identity, MAX_REDUCERS)
 
 
 class Record:
@@ -108,14 +116,30 @@ class Commit(Body):
 
 @dataclass(frozen=True, slots=True)
 class Ready(Body):
-    """voter → flood: ready for ``view`` on top of certified seal ``head``, having seen these commits."""
+    """voter → flood: ready for ``view`` on top of certified seal ``head``, having seen these commits.
+
+    ``head_view`` is the view of that seal. ``kept``: what this voter's last roster for the same parent was about
+    (``Cast.base``) and that roster's view, empty and 0 without one; ``unserved``: reducers that owe it something.
+    """
 
     view: int
     head: Hash
+    head_view: int
     commits: tuple[Hash, ...]
+    kept: bytes
+    kept_view: int
+    unserved: tuple[PeerId, ...]
 
     kind = "ready"
-    checks = {"view": _VIEW, "head": hash32, "commits": list_of(hash32, 2 * MAX_CONTRIBUTORS)}
+    checks = {
+        "view": _VIEW,
+        "head": hash32,
+        "head_view": _VIEW,
+        "commits": list_of(hash32, 2 * MAX_CONTRIBUTORS),
+        "kept": data(32),
+        "kept_view": _VIEW,
+        "unserved": _PEERS,
+    }
 
     def slot(self) -> bytes:
         """One ready for each view."""
@@ -124,12 +148,19 @@ class Ready(Body):
 
 @dataclass(frozen=True, slots=True)
 class Roster(Body):
-    """coordinator → flood: who contributes; carries the commits and a quorum of readys as signed bytes."""
+    """coordinator → flood: who contributes; carries the commits and a quorum of readys as signed bytes.
+
+    ``rev`` counts corrections within a view, ``out`` the reducers it does without. Without commits it announces a
+    void seal; with ``shrink`` one that goes on without the voters whose ready is not attached (5.10).
+    """
 
     view: int
+    rev: int
     parent: Hash
     commits: tuple[bytes, ...]
     readys: tuple[bytes, ...]
+    out: tuple[PeerId, ...]
+    shrink: bool
 
     kind = "roster"
     checks = {
@@ -137,11 +168,14 @@ class Roster(Body):
         "parent": hash32,
         "commits": list_of(data(MAX_STATEMENT), 2 * MAX_CONTRIBUTORS),
         "readys": list_of(data(MAX_STATEMENT), 2 * MAX_CONTRIBUTORS),
+        "rev": _REV,
+        "out": _PEERS,
+        "shrink": boolean,
     }
 
     def slot(self) -> bytes:
-        """One roster for each view."""
-        return _view_slot(self.view)
+        """One roster for each view and revision."""
+        return _view_slot(self.view) + bytes([self.rev])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,33 +206,48 @@ class Gram(Body):
 
 @dataclass(frozen=True, slots=True)
 class Freeze(Body):
-    """coordinator → flood: the Grams that count, by statement hash, in order of their reducers' ids."""
+    """coordinator → flood: the Grams that count, by statement hash, in order of their reducers' ids.
+
+    ``out``: reducers that gave a Gram and no result, in the order in which their parts went to others.
+    """
 
     view: int
+    rev: int
     roster: Hash
     grams: tuple[Hash, ...]
+    out: tuple[PeerId, ...]
 
     kind = "freeze"
-    checks = {"view": _VIEW, "roster": hash32, "grams": list_of(hash32, MAX_REDUCERS)}
+    checks = {
+        "view": _VIEW,
+        "rev": _REV,
+        "roster": hash32,
+        "grams": list_of(hash32, MAX_REDUCERS),
+        "out": _PEERS,
+    }
 
     def slot(self) -> bytes:
-        """One freeze for each view."""
-        return _view_slot(self.view)
+        """One freeze for each view and revision."""
+        return _view_slot(self.view) + bytes([self.rev])
 
 
 @dataclass(frozen=True, slots=True)
 class Result(Body):
-    """reducer → flood: the Merkle root over its encoded result parts, in index order."""
+    """reducer → flood: the Merkle root over its encoded result parts, in index order.
+
+    The parts are those that came to it when the last of ``out`` was put out, or its first ones.
+    """
 
     freeze: Hash
+    out: tuple[PeerId, ...]
     root: Hash
 
     kind = "result"
-    checks = {"freeze": hash32, "root": hash32}
+    checks = {"freeze": hash32, "out": _PEERS, "root": hash32}
 
     def slot(self) -> bytes:
-        """One result for each freeze."""
-        return self.freeze
+        """One result for each freeze and share."""
+        return digest(b"share", self.freeze, *(each.encode() for each in self.out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,29 +271,33 @@ class Contribution(Record):
 
 @dataclass(frozen=True, slots=True)
 class ResultRoot(Record):
-    """A reducer's result root in a seal."""
+    """A reducer's result root in a seal, for the parts that came to it with the first ``stage`` of the seal's out."""
 
     peer: PeerId
+    stage: int
     root: Hash
 
-    checks = {"peer": identity, "root": hash32}
+    checks = {"peer": identity, "stage": integer(0, MAX_REDUCERS), "root": hash32}
 
 
 @dataclass(frozen=True, slots=True)
 class Seal(Body):
     """coordinator → flood: the outcome of a round; every field is recomputed by every voter (5.9).
 
-    Its hash names the round's outcome for ever; it holds no signatures and not its proposer.
+    Its hash names the round's outcome for ever; it holds no signatures and not its proposer. A void seal has no
+    contributions and its parent's state; a shrink seal is a void one that names members ``lost``.
     """
 
     view: int
     parent: Hash
     round: int
     roster: Hash
-    freeze: Hash
+    freeze: bytes
+    out: tuple[PeerId, ...]
     grams: tuple[Hash, ...]
     contributions: tuple[Contribution, ...]
     results: tuple[ResultRoot, ...]
+    lost: tuple[PeerId, ...]
     table: Hash
     state: Hash
 
@@ -254,13 +307,20 @@ class Seal(Body):
         "parent": hash32,
         "round": integer(1, MAX_VIEW),
         "roster": hash32,
-        "freeze": hash32,
+        "freeze": data(32),
+        "out": _PEERS,
         "grams": list_of(hash32, MAX_REDUCERS),
         "contributions": list_of(Contribution.from_wire, 2 * MAX_CONTRIBUTORS),
-        "results": list_of(ResultRoot.from_wire, MAX_REDUCERS),
+        "results": list_of(ResultRoot.from_wire, MAX_REDUCERS * MAX_REDUCERS),
+        "lost": list_of(identity, MAX_VOTERS),
         "table": hash32,
         "state": hash32,
     }
+
+    @property
+    def void(self) -> bool:
+        """Whether no round was made: the state is the parent's."""
+        return not self.contributions
 
     def slot(self) -> bytes:
         """One proposal for each view."""

@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING
 
 from .canonical import Value, pack
 from .ids import Hash, PeerId, digest
-from .messages import MAX_CONTRIBUTORS, MAX_VIEW, Record
+from .messages import MAX_VIEW, MAX_VOTERS, Record
 from .shapes import boolean, hash32, identity, integer, list_of, real, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-NEW, STANDING = "new", "standing"
+NEW, STANDING, AWAY, LOST = "new", "standing", "away", "lost"
 WEIGHT_LIMIT = 2.0**64
+AWAY_AFTER = 4
+"""Rosters in a row without a commit after which a member is away."""
+BACK_AFTER = 3
+"""Rosters in a row with a commit after which a member that was away or lost votes again."""
+STRIKE = 16
+"""Views without a turn after a failed one; rounds without reducing after being put out."""
+FADE = 512
+"""Seals after which the weight of a lost member counts half for finality."""
+QUORUM_THIRDS = 2
 
 
 def _weight(value: object) -> float:
@@ -32,7 +41,11 @@ def _weight(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Member(Record):
-    """A row: ``weight`` counts in votes and in the rule, ``sealed`` counts commits, ``admitted`` is a seal hash."""
+    """A row: ``weight`` counts in votes and in the rule, ``sealed`` counts commits, ``admitted`` is a seal hash.
+
+    ``missed`` and ``streak`` count rosters in a row without and with a commit; ``since`` is the round in which its
+    state changed last; it has no turn up to view ``benched`` and reduces nothing up to round ``rested``.
+    """
 
     peer: PeerId
     weight: float
@@ -40,6 +53,11 @@ class Member(Record):
     direct: bool
     admitted: Hash
     sealed: int
+    missed: int = 0
+    streak: int = 0
+    since: int = 0
+    benched: int = 0
+    rested: int = 0
 
     checks = {
         "peer": identity,
@@ -48,6 +66,11 @@ class Member(Record):
         "direct": boolean,
         "admitted": hash32,
         "sealed": integer(0, MAX_VIEW),
+        "missed": integer(0, MAX_VIEW),
+        "streak": integer(0, MAX_VIEW),
+        "since": integer(0, MAX_VIEW),
+        "benched": integer(0, MAX_VIEW),
+        "rested": integer(0, MAX_VIEW),
     }
 
 
@@ -71,6 +94,11 @@ class Table:
         """Members in standing and their weight, ordered by id."""
         return {each: self.members[each].weight for each in sorted(self.members) if self.stands(each)}
 
+    @cached_property
+    def lost(self) -> tuple[PeerId, ...]:
+        """Members that a shrink seal went on without, ordered by id."""
+        return tuple(each for each in sorted(self.members) if self.members[each].state == LOST)
+
     def stands(self, who: PeerId) -> bool:
         """Whether the peer votes."""
         member = self.members.get(who)
@@ -82,19 +110,37 @@ class Table:
 
     def is_quorum(self, peers: Iterable[PeerId]) -> bool:
         """More than 2/3 of the voters' weight."""
-        return self._exceed(self._weights(peers), self._weights(self.voters), thirds=2)
+        return _exceed(self._weights(peers), [*self.voters.values()], thirds=QUORUM_THIRDS)
 
     def is_third(self, peers: Iterable[PeerId], *, of: Iterable[PeerId] | None = None) -> bool:
         """More than 1/3 of the weight of ``of``, or of all voters."""
-        return self._exceed(self._weights(peers), self._weights(self.voters if of is None else of), thirds=1)
+        return _exceed(self._weights(peers), self._weights(self.voters if of is None else of), thirds=1)
+
+    def is_half(self, peers: Iterable[PeerId]) -> bool:
+        """At least 1/2 of the voters' weight."""
+        return fsum([*self._weights(peers) * 2, *(-weight for weight in self.voters.values())]) >= 0
+
+    def holds(self, peers: Iterable[PeerId], round_number: int) -> bool:
+        """More than 2/3 of the weight of voters and lost together, as of a round: what makes a seal final (5.9)."""
+        whole = {**self.voters, **{each: self._faded(each, round_number) for each in self.lost}}
+        return _exceed([whole[each] for each in set(peers) if each in whole], [*whole.values()], thirds=QUORUM_THIRDS)
+
+    def lasting(self, peers: Iterable[PeerId], round_number: int) -> float:
+        """Weight of voters and lost among ``peers``, as of a round."""
+        lost = {each: self._faded(each, round_number) for each in self.lost}
+        return fsum(self.voters.get(each, lost.get(each, 0.0)) for each in set(peers))
+
+    def _faded(self, who: PeerId, round_number: int) -> float:
+        member = self.members[who]
+        return member.weight * 2.0 ** -min(1000, max(0, round_number - member.since) // FADE)
 
     def _weights(self, peers: Iterable[PeerId]) -> list[float]:
         return [self.voters[each] for each in set(peers) if each in self.voters]
 
-    @staticmethod
-    def _exceed(some: list[float], whole: list[float], *, thirds: int) -> bool:
-        # fsum rounds the exact sum once, so its sign is exact: 2/3 of three 0.1s is no quorum.
-        return fsum([*some * 3, *[-weight for weight in whole] * thirds]) > 0
+
+def _exceed(some: list[float], whole: list[float], *, thirds: int) -> bool:
+    # fsum rounds the exact sum once, so its sign is exact: 2/3 of three 0.1s is no quorum.
+    return fsum([*some * 3, *[-weight for weight in whole] * thirds]) > 0
 
 
 def table_from_wire(value: object) -> Table:
@@ -102,7 +148,7 @@ def table_from_wire(value: object) -> Table:
     return Table({member.peer: member for member in _ROWS(value)})
 
 
-_ROWS = list_of(Member.from_wire, 1 << 16)
+_ROWS = list_of(Member.from_wire, 1 << 12)
 
 
 def genesis(founders: Iterable[PeerId], seal: Hash) -> Table:
@@ -110,18 +156,81 @@ def genesis(founders: Iterable[PeerId], seal: Hash) -> Table:
     return Table({each: Member(each, 1.0, STANDING, direct=True, admitted=seal, sealed=0) for each in founders})
 
 
-def advance(table: Table, parent: Hash, committed: Mapping[PeerId, bool], *, probation: int) -> Table:
-    """The table after a seal whose roster held commits of ``committed`` (peer → its ``direct`` claim).
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """What a seal of ``round`` on top of ``parent`` changes in the table.
 
-    A stranger enters as ``new``; whoever has more than ``probation`` sealed commits stands. At most one
-    member, or a sixteenth of the weight, gains standing in one seal, in order of ids (5.1), and at most 64 stand.
+    ``commits``: those in its roster → (direct, present in at least half of the parts), None for a void seal;
+    ``failed``: coordinators whose turn came to nothing, and its view; ``out``: reducers that were put out.
+    """
+
+    parent: Hash
+    round: int
+    commits: Mapping[PeerId, tuple[bool, bool]] | None
+    failed: tuple[tuple[PeerId, int], ...] = ()
+    out: tuple[PeerId, ...] = ()
+    lost: tuple[PeerId, ...] = ()
+
+
+def advance(table: Table, turn: Turnover, *, probation: int) -> Table:
+    """The table after a seal (5.1).
+
+    A stranger enters as ``new``; whoever has more than ``probation`` sealed commits stands, whoever missed 4 rosters
+    is away, whoever was away or lost and is in 3 rosters in a row stands again. At most one member, or a sixteenth of
+    the weight, changes state in one seal, in order of ids; ``lost`` are excepted. At most 96 stand.
     """
     members = dict(table.members)
-    room = min(max(1, int(table.weigh(table.voters) / 16)), MAX_CONTRIBUTORS - len(table.voters))
-    for each in sorted(committed):
-        member = members.get(each) or Member(each, 0.0, NEW, direct=False, admitted=parent, sealed=0)
-        member = replace(member, direct=committed[each], sealed=member.sealed + 1)
-        if member.state == NEW and member.sealed > probation and room > 0:
-            member, room = replace(member, state=STANDING, weight=1.0), room - 1
-        members[each] = member
+    for peer, view in turn.failed:
+        if peer in members:
+            members[peer] = replace(members[peer], benched=max(members[peer].benched, view + STRIKE))
+    for peer in turn.out:
+        if peer in members:
+            members[peer] = replace(members[peer], rested=turn.round + STRIKE)
+    if turn.commits is not None:
+        _count(members, turn.parent, turn.commits)
+        _change(members, table, turn.round, probation)
+    for peer in turn.lost:
+        members[peer] = replace(members[peer], state=LOST, since=turn.round, streak=0)
     return Table(members)
+
+
+def _count(members: dict[PeerId, Member], parent: Hash, commits: Mapping[PeerId, tuple[bool, bool]]) -> None:
+    """Who was in the roster and who was not."""
+    for peer, member in members.items():
+        if peer not in commits:
+            members[peer] = replace(member, missed=member.missed + 1, streak=0)
+    for peer in sorted(commits):
+        direct, present = commits[peer]
+        member = members.get(peer) or Member(peer, 0.0, NEW, direct=False, admitted=parent, sealed=0)
+        members[peer] = replace(
+            member, direct=direct, sealed=member.sealed + present, missed=0, streak=member.streak + 1
+        )
+
+
+def _change(members: dict[PeerId, Member], table: Table, round_number: int, probation: int) -> None:
+    """Let states change as far as one seal allows."""
+    room = max(1.0, table.weigh(table.voters) / 16)
+    standing = len(table.voters)
+    for peer in sorted(members):
+        member = members[peer]
+        weight = member.weight or 1.0
+        state = _next_state(member, probation)
+        if state == member.state or room < weight or (state == STANDING and standing >= MAX_VOTERS):
+            continue
+        if state == AWAY and standing <= 1:
+            continue
+        room -= weight
+        standing += 1 if state == STANDING else -1
+        members[peer] = replace(
+            member, state=state, since=round_number, weight=weight if state == STANDING else member.weight
+        )
+
+
+def _next_state(member: Member, probation: int) -> str:
+    if member.state == STANDING and member.missed >= AWAY_AFTER:
+        return AWAY
+    if member.state == NEW and member.sealed > probation:
+        return STANDING
+    if member.state in {AWAY, LOST} and member.streak >= BACK_AFTER:
+        return STANDING
+    return member.state

@@ -14,25 +14,25 @@ BLOCK = 65_536
 """Values worked on at a time, so that an operand and its scratch stay in the cache."""
 
 
-def part_count(values: int) -> int:
-    """How many parts a vector of ``values`` has; raises ValueError for an empty one."""
+def part_count(values: int, part: int = PART_VALUES) -> int:
+    """How many parts of ``part`` values a vector of ``values`` has; raises ValueError for an empty one."""
     if values < 1:
         raise ValueError(f"a vector of {values} values has no parts")
-    return -(-values // PART_VALUES)
+    return -(-values // part)
 
 
-def part_bounds(k: int, values: int) -> tuple[int, int]:
+def part_bounds(k: int, values: int, part: int = PART_VALUES) -> tuple[int, int]:
     """Start and stop of part ``k`` in a vector of ``values``; raises ValueError where there is no such part."""
-    count = part_count(values)
+    count = part_count(values, part)
     if not 0 <= k < count:
         raise ValueError(f"part {k} of a vector with {count} parts")
-    start = k * PART_VALUES
-    return start, min(start + PART_VALUES, values)
+    start = k * part
+    return start, min(start + part, values)
 
 
-def part_view(vector: Vector, k: int) -> Vector:
+def part_view(vector: Vector, k: int, part: int = PART_VALUES) -> Vector:
     """Part ``k`` of a one-dimensional vector, sharing its memory; raises ValueError as ``part_bounds`` does."""
-    start, stop = part_bounds(k, len(vector))
+    start, stop = part_bounds(k, len(vector), part)
     return vector[start:stop]
 
 

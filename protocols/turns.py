@@ -12,9 +12,10 @@ from blake3 import blake3
 
 from .ids import Hash, PeerId, digest
 from .messages import MAX_REDUCERS
+from .table import STRIKE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .statements import Scope
     from .table import Table
@@ -26,32 +27,40 @@ def _number(value: int) -> bytes:
     return value.to_bytes(8, "big")
 
 
-def _ranked(table: Table, scope: Scope, word: bytes, number: int, peers: Sequence[PeerId]) -> list[PeerId]:
-    def key(peer: PeerId) -> bytes:
-        admitted = table.members[peer].admitted
-        return digest(word, scope.run, scope.cell.encode(), _number(number), admitted, peer.encode())
-
-    return sorted(peers, key=key, reverse=True)
+def _key(table: Table, scope: Scope, word: bytes, number: int, peer: PeerId) -> bytes:
+    return digest(word, scope.run, scope.cell.encode(), _number(number), table.members[peer].admitted, peer.encode())
 
 
 def coordinator(table: Table, scope: Scope, view: int) -> PeerId:
-    """The voter whose turn the view is: largest hash among direct voters, or among all if none is direct."""
-    direct = [each for each in table.voters if table.members[each].direct]
-    return _ranked(table, scope, b"turn", view, direct or list(table.voters))[0]
+    """The voter whose turn the view is: largest hash among direct voters without an open strike, else among all."""
+    direct = [each for each in table.voters if table.members[each].direct and table.members[each].benched < view]
+    return first_turn(table, scope, view, direct or list(table.voters))
 
 
-def seats(table: Table, scope: Scope, round_number: int, peers: Sequence[PeerId]) -> list[PeerId]:
+def first_turn(table: Table, scope: Scope, view: int, peers: Iterable[PeerId]) -> PeerId:
+    """Whose turn comes first among these members."""
+    return max(peers, key=lambda peer: _key(table, scope, b"turn", view, peer))
+
+
+def failed_turns(table: Table, scope: Scope, views: range) -> tuple[tuple[PeerId, int], ...]:
+    """Coordinators of views that came to nothing, of the last 16 at most, and the view."""
+    return tuple((coordinator(table, scope, view), view) for view in views[-STRIKE:])
+
+
+def seats(table: Table, scope: Scope, round_number: int, peers: Iterable[PeerId]) -> list[PeerId]:
     """Members in the seat order of a round."""
-    return _ranked(table, scope, b"seat", round_number, peers)
+    return sorted(peers, key=lambda peer: _key(table, scope, b"seat", round_number, peer), reverse=True)
 
 
 def reducers(table: Table, scope: Scope, round_number: int, direct: Mapping[PeerId, bool]) -> list[PeerId]:
     """At most 16 members in standing in the roster that can be dialled (else all voters), in order of ids.
 
-    ``direct`` holds the roster's peers and what their commits say of their reachability.
+    ``direct`` holds the roster's peers and what their commits say of their reachability. Who was put out lately
+    reduces only if nobody else can.
     """
-    able = [each for each in direct if direct[each] and table.stands(each)] or list(table.voters)
-    return sorted(seats(table, scope, round_number, able)[:MAX_REDUCERS])
+    able = [each for each in direct if direct[each] and table.stands(each)]
+    fresh = [each for each in able if table.members[each].rested < round_number]
+    return sorted(seats(table, scope, round_number, fresh or able or table.voters)[:MAX_REDUCERS])
 
 
 def tickets(up: Mapping[PeerId, int]) -> dict[PeerId, int]:

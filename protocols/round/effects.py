@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tensors import PART_VALUES
+from .timing import Timing
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +27,8 @@ Vector = NDArray[np.float32]
 class Setting:
     """What the manifest fixes for a cell: sizes, codecs, rule and outer optimizer.
 
-    ``values`` counts the cell's parameters; ``tolerated`` is δ, the fraction of weight that may lie.
+    ``values`` counts the cell's parameters; ``tolerated`` is δ, the fraction of weight that may lie; ``deadline``
+    bounds training and exchange, seconds; ``part`` is for tests with small vectors.
     """
 
     values: int
@@ -36,6 +40,9 @@ class Setting:
     momentum: float
     probation: int
     open: bool
+    deadline: float = 600.0
+    part: int = PART_VALUES
+    timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a frame (``parts``, ``results``, ``statement``) to one peer, behind what was sent to it before."""
+    """Send a frame to one peer, behind what was sent to it before."""
 
     to: PeerId
     kind: str
@@ -86,10 +93,14 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Run a pure function, in a thread if that is better, and hand its value to ``machine.done``."""
+    """Run a pure function, in a thread if that is better; ``machine.done`` takes this effect and its value.
+
+    ``about`` names what it was computed for: roster core, freeze core … A value that comes too late is dropped.
+    """
 
     key: str
     parent: Hash
+    about: bytes
     run: Callable[[], object]
 
 
@@ -103,12 +114,16 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A certified seal was adopted: save ``head`` and its state, show the record."""
+    """A certified seal was adopted: save ``head`` and its state, show the record.
+
+    ``ages`` counts for each part of the drift the seals in a row that have not taken it.
+    """
 
     head: Head
     params: Vector
     momentum: Vector
     drift: Vector
+    ages: tuple[int, ...]
     record: Record
 
 
@@ -137,7 +152,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A sealed round as this peer saw it. ``seconds`` per phase, ``payload`` = (encoded bytes, values) it committed."""
+    """A sealed round as this peer saw it. ``seconds`` per phase, ``payload`` = (encoded bytes, values) it committed.
+
+    ``void``: no round was made, for ``reason``; ``synced``: the state came from a donor, rounds before it are skipped.
+    """
 
     round: int
     view: int
@@ -151,6 +169,9 @@ class Record:
     payload: tuple[int, int]
     seconds: dict[str, float]
     verdict: str
+    void: bool = False
+    reason: str = ""
+    synced: bool = False
 
 
 Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble

@@ -1,0 +1,73 @@
+"""How long a round waits for what (protocol.md 5.3 to 5.10). Every constant of time is here; all in seconds.
+
+Allowances count from local events on the monotonic clock and grow with failed views, so that
+no two peers need to agree on a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The allowances of a round. ``growth`` multiplies them for each failed view, up to ``most`` times."""
+
+    grace: float = 10.0
+    """For others' commits after one's own, or after a third of the weight was ready."""
+    patience: float = 0.5
+    """The same as a share of one's own training time, where that is longer: machines differ."""
+    roster: float = 15.0
+    settle: float = 2.0
+    """A coordinator that has a quorum of readys waits this long for the others'."""
+    exchange: float = 20.0
+    """Shortest exchange; also the time for a Gram after it."""
+    reduce: float = 60.0
+    certificate: float = 20.0
+    shrink: float = 5.0
+    """How long those who are left wait for each other's ready before they go on without the rest."""
+    fair: float = 10.0
+    """A reducer that had served this long before it was put out was put out unjustly."""
+    gone: float = 3.0
+    """A closed stream that is not back by then counts as a peer that is gone."""
+    chase: float = 5.0
+    """Bytes that have not come are asked for again this often."""
+    digest: float = 2.0
+    growth: float = 1.5
+    most: float = 5.0
+    heard: float = 60.0
+    """Readys older than this move nobody to another view."""
+    snapshot: float = 60.0
+    """A donor keeps a state this long after it was last asked for it."""
+
+
+NOMINAL_UP = 2_500
+"""Uplink of whoever does not know its own, kB/s (20 Mbit/s)."""
+
+
+def stretch(timing: Timing, failed: int) -> float:
+    """The factor on all allowances after ``failed`` views in a row."""
+    return min(timing.most, timing.growth**failed)
+
+
+def exchange_time(timing: Timing, size: int, ups: list[tuple[int, float]], deadline: float) -> float:
+    """X = 2·U/u: ``size`` U in bytes, u = lower quartile of ``ups`` (kB/s, 0 = unknown; weight) by weight."""
+    known = sorted((up or NOMINAL_UP, weight) for up, weight in ups)
+    quarter = sum(weight for _, weight in known) / 4
+    slow = NOMINAL_UP
+    for up, weight in known:
+        slow = up
+        quarter -= weight
+        if quarter <= 0:
+            break
+    return clamp(timing, 2 * size / (1000 * slow), deadline)
+
+
+def reduce_time(timing: Timing, size: int, rows: int, ups: list[int], deadline: float) -> float:
+    """Y = 2·n·U/Σ up of the reducers: ``size`` U in bytes of results, ``rows`` n."""
+    return clamp(timing, 2 * rows * size / (1000 * sum(up or NOMINAL_UP for up in ups)), deadline)
+
+
+def clamp(timing: Timing, seconds: float, deadline: float) -> float:
+    """Between the shortest exchange and what the manifest allows."""
+    return min(max(seconds, timing.exchange), max(deadline, timing.exchange))
