@@ -10,24 +10,43 @@ from .compression import get_codec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from .ports import Buffer
+    from .tensors import Vector
+
+MAX_AGE = 3
+"""Seals in a row that may leave a part of the drift before it is dropped: its base is too far away by then."""
 
 
 def settle(
-    drift: NDArray[np.float32], sent: Sequence[Buffer], taken: Sequence[bool], codec: str
-) -> NDArray[np.float32]:
+    drift: Vector, sent: Sequence[Buffer] | None, taken: Sequence[bool], codec: str, part: int = tensors.PART_VALUES
+) -> Vector:
     """Drift after a seal: in each part that was taken, drift + decode(bytes sent); the others keep theirs.
 
     ``drift`` float32 [values]; ``sent[k]`` the encoded part k of −drift. What is left of a taken part is the
-    codec's residual, exactly zero for float32.
+    codec's residual, exactly zero for float32, and what was trained since. Where the bytes are gone (None, after a
+    restart that lost them) a taken part starts anew: what was taken must not be given twice.
     """
     out = drift.copy()
     decoder = get_codec(codec)
-    for index, (data, was_taken) in enumerate(zip(sent, taken, strict=True)):
-        if was_taken:
-            start, stop = tensors.part_bounds(index, len(drift))
-            out[start:stop] += decoder.decode(data, stop - start)
+    for index, was_taken in enumerate(taken):
+        start, stop = tensors.part_bounds(index, len(drift), part)
+        if was_taken and sent is None:
+            out[start:stop] = 0
+        elif was_taken and sent is not None:
+            out[start:stop] += decoder.decode(sent[index], stop - start)
     return out
+
+
+def grow_old(
+    drift: Vector, ages: Sequence[int], taken: Sequence[bool], part: int = tensors.PART_VALUES
+) -> tuple[Vector, tuple[int, ...]]:
+    """Count one more seal on parts that were not taken, and drop (set to 0, on a copy) those left by three in a row."""
+    older = [0 if was_taken else age + 1 for age, was_taken in zip(ages, taken, strict=True)]
+    out = drift
+    for index, age in enumerate(older):
+        if age >= MAX_AGE:
+            out = drift.copy() if out is drift else out
+            start, stop = tensors.part_bounds(index, len(drift), part)
+            out[start:stop] = 0
+            older[index] = 0
+    return out, tuple(older)

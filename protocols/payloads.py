@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
 from .errors import RemoteError
-from .messages import MAX_PARTS, MAX_REDUCERS
-from .shapes import hash32, identity, integer, list_of, real, record
+from .ids import HASH_BYTES
+from .messages import MAX_PARTS, MAX_VIEW
+from .shapes import boolean, data, hash32, identity, integer, list_of, real, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,25 +93,79 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A request for the result parts of these reducers (``makers``) under freeze ``core``."""
+    """A request for parts: those of one's update (roster ``core``), or result parts (freeze ``core``)."""
 
     core: Hash
-    makers: tuple[PeerId, ...]
+    indices: tuple[int, ...]
 
     def encode(self) -> bytes:
         """The payload."""
-        return pack({"core": self.core, "makers": list(self.makers)})
+        return pack({"core": self.core, "indices": list(self.indices)})
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Want:
         """Parse a request of ``sender``; raises RemoteError."""
         try:
-            fields = record(unpack(payload), {"core": hash32, "makers": list_of(identity, MAX_REDUCERS)})
+            fields = record(unpack(payload, items=MAX_PIECES), {"core": hash32, "indices": _INDICES})
         except ValueError as error:
             raise RemoteError(sender, f"malformed want: {error}") from error
-        return cls(cast("Hash", fields["core"]), cast("tuple[PeerId, ...]", fields["makers"]))
+        return cls(cast("Hash", fields["core"]), cast("tuple[int, ...]", fields["indices"]))
 
 
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a peer stands on: its head, that seal's view, and a mark over every statement it holds above it."""
+
+    head: Hash
+    view: int
+    mark: bytes
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return pack({"head": self.head, "view": self.view, "mark": self.mark})
+
+    @classmethod
+    def decode(cls, payload: bytes, *, sender: str) -> Digest:
+        """Parse a digest of ``sender``; raises RemoteError."""
+        try:
+            fields = record(unpack(payload, depth=1, items=0), _DIGEST)
+        except ValueError as error:
+            raise RemoteError(sender, f"malformed digest: {error}") from error
+        return cls(cast("Hash", fields["head"]), cast("int", fields["view"]), cast("bytes", fields["mark"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Have:
+    """The statements a peer holds above its head, by the first 8 bytes of their hashes; ``again`` asks for the same."""
+
+    head: Hash
+    view: int
+    prints: bytes
+    again: bool
+
+    @property
+    def held(self) -> set[bytes]:
+        """The prints one by one."""
+        return {self.prints[at : at + PRINT_BYTES] for at in range(0, len(self.prints), PRINT_BYTES)}
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return pack({"head": self.head, "view": self.view, "prints": self.prints, "again": self.again})
+
+    @classmethod
+    def decode(cls, payload: bytes, *, sender: str) -> Have:
+        """Parse what ``sender`` holds; raises RemoteError."""
+        try:
+            fields = record(unpack(payload, depth=1, items=0), _HAVE)
+        except ValueError as error:
+            raise RemoteError(sender, f"malformed have: {error}") from error
+        return cls(*cast("tuple[Hash, int, bytes, bool]", tuple(fields.values())))
+
+
+PRINT_BYTES = 8
+MAX_PRINTS = 6 * 1024
+_DIGEST = {"head": hash32, "view": integer(0, MAX_VIEW), "mark": data(HASH_BYTES)}
+_HAVE = {"head": hash32, "view": integer(0, MAX_VIEW), "prints": data(PRINT_BYTES * MAX_PRINTS), "again": boolean}
 _CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, MAX_PIECES), "paths": _PATHS}
 
 

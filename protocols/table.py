@@ -25,6 +25,8 @@ AWAY_AFTER = 4
 """Rosters in a row without a commit after which a member is away."""
 BACK_AFTER = 3
 """Rosters in a row with a commit after which a member that was away or lost votes again."""
+FORGET_AFTER = 64
+"""Rosters in a row without a newcomer's commit after which its row goes."""
 STRIKE = 16
 """Views without a turn after a failed one; rounds without reducing after being put out."""
 FADE = 512
@@ -104,9 +106,18 @@ class Table:
         member = self.members.get(who)
         return member is not None and member.state == STANDING
 
+    def weighs(self, who: PeerId) -> bool:
+        """Whether the peer is a member with weight, in standing or not."""
+        return who in self.members and self.members[who].weight > 0
+
     def weigh(self, peers: Iterable[PeerId]) -> float:
         """Weight of the voters among ``peers``, rounded once."""
         return fsum(self._weights(peers))
+
+    def without(self, lost: Iterable[PeerId]) -> Table:
+        """The same table where these members are lost."""
+        gone = {each: replace(self.members[each], state=LOST) for each in lost if each in self.members}
+        return Table({**self.members, **gone}) if gone else self
 
     def is_quorum(self, peers: Iterable[PeerId]) -> bool:
         """More than 2/3 of the voters' weight."""
@@ -196,8 +207,10 @@ def advance(table: Table, turn: Turnover, *, probation: int) -> Table:
 
 def _count(members: dict[PeerId, Member], parent: Hash, commits: Mapping[PeerId, tuple[bool, bool]]) -> None:
     """Who was in the roster and who was not."""
-    for peer, member in members.items():
-        if peer not in commits:
+    for peer, member in list(members.items()):
+        if peer not in commits and member.state == NEW and member.missed + 1 >= FORGET_AFTER:
+            del members[peer]
+        elif peer not in commits:
             members[peer] = replace(member, missed=member.missed + 1, streak=0)
     for peer in sorted(commits):
         direct, present = commits[peer]
@@ -209,17 +222,21 @@ def _count(members: dict[PeerId, Member], parent: Hash, commits: Mapping[PeerId,
 
 def _change(members: dict[PeerId, Member], table: Table, round_number: int, probation: int) -> None:
     """Let states change as far as one seal allows."""
-    room = max(1.0, table.weigh(table.voters) / 16)
+    whole = [-weight for weight in table.voters.values()]
+    moved: list[float] = []
     standing = len(table.voters)
     for peer in sorted(members):
         member = members[peer]
         weight = member.weight or 1.0
         state = _next_state(member, probation)
-        if state == member.state or room < weight or (state == STANDING and standing >= MAX_VOTERS):
+        if state == member.state or (state == STANDING and standing >= MAX_VOTERS):
             continue
         if state == AWAY and standing <= 1:
             continue
-        room -= weight
+        # The first may always; the sign of a sum rounded once is exact.
+        if moved and fsum([*(16 * each for each in (*moved, weight)), *whole]) > 0:
+            continue
+        moved.append(weight)
         standing += 1 if state == STANDING else -1
         members[peer] = replace(
             member, state=state, since=round_number, weight=weight if state == STANDING else member.weight

@@ -4,90 +4,201 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ..compression import get_codec
+from ..outer import state_root
 from ..turns import coordinator
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
+from .links import Chain
+from .shares import Shares
+from .timing import stretch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from ..ids import Hash, PeerId
-    from ..messages import Body, Commit, Freeze, Seal
+    from ..messages import Body, Commit, Leg, Seal
     from ..payloads import Want
     from ..statements import Scope, Statement
     from ..table import Table
     from .chain import Head
-    from .reduction import Applied, Frozen, Reduced, Results
+    from .reduction import Applied, Frozen, Reduced
+    from .results import Results, Share
     from .roster import Cast
+    from .syncing import Sync
+    from .transfer import Snapshot
 
 MISSED_CORES = 8
 """Cores for which bytes came too early that are remembered."""
-PAST_SEALS = 64
+VIEWS_KEPT = 8
+"""Readys and votes of one signer that are kept: those of its highest views."""
+TASKS_KEPT = 4
+"""Rosters of one parent whose work is kept."""
+HISTORY = 64
+HISTORY_BYTES = 256 << 20
+"""Rounds, and bytes of results, that are kept for peers that are behind."""
+ROOTS_KEPT = 3
+PARENTS_KEPT = 64
 """Seals whose late messages are recognised as late."""
 
 
 @dataclass
+class Task:
+    """The work of one roster core. It does not name the view, so a later coordinator keeps it.
+
+    A void round's task is done from the start: ``applied`` is the parent's state.
+    """
+
+    cast: Cast
+    due: float
+    """When a reducer sends its Gram whatever is missing."""
+    grams: dict[PeerId, list[Statement]] = field(default_factory=dict)
+    """At most two faces of each."""
+    arrived: dict[PeerId, float] = field(default_factory=dict)
+    pushed: dict[int, PeerId] = field(default_factory=dict)
+    """To whom this peer has pushed its own parts."""
+    summed: bool = False
+    froze: tuple[int, int] = (0, 0)
+    """View and revision of the freeze that counts."""
+    frozen: Frozen | None = None
+    reduce_due: float = 0.0
+    results: Results | None = None
+    served: dict[PeerId, float] = field(default_factory=dict)
+    """When a reducer's last result root came."""
+    reducing: set[Share] = field(default_factory=set)
+    reduced: dict[Share, Reduced] = field(default_factory=dict)
+    applying: bool = False
+    applied: Applied | None = None
+    left: tuple[Vector, Vector] | None = None
+    """(drift when the work began, what is left of it)."""
+    seals: dict[int, tuple[Seal, Table]] = field(default_factory=dict)
+    """The outcome by view of its proposal: turns that failed before it stand in the table."""
+
+    @property
+    def shares(self) -> Shares:
+        """Who reduces what now."""
+        return self.results.shares if self.results is not None else Shares(self.cast, ())
+
+
+@dataclass
 class Round:
-    """The round in flight, filled in phase by phase; thrown away when its seal is adopted."""
+    """The round on top of the head; thrown away when the next seal is adopted."""
 
     number: int
-    view: int
+    inbox: Inbox
     phase: str = "train"
     marks: list[tuple[str, float]] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
-    known: dict[Hash, Statement] = field(default_factory=dict)
     slots: dict[tuple[PeerId, str, bytes], Hash] = field(default_factory=dict)
-    window: Window | None = None
+    faced: set[PeerId] = field(default_factory=set)
+    """Signers of two statements for one slot."""
+    ready: int = 0
+    """Highest view for which this peer has signed ready on this head."""
+    barren: int = 0
+    """Views in a row that this peer gave up without having seen a quorum of readys."""
+    promised: Window | None = None
+    """What the commit is made of."""
     encoded: Encoded | None = None
+    carried: int = 0
+    """Legs that the commit names."""
     commits: dict[PeerId, Statement] = field(default_factory=dict)
-    readys: dict[PeerId, Statement] = field(default_factory=dict)
-    final: bool = False
     cast: Cast | None = None
-    inbox: Inbox | None = None
-    grams: dict[PeerId, Statement] = field(default_factory=dict)
-    freeze: Hash | None = None
-    frozen_short: Freeze | None = None
-    """The freeze, if it came while parts were missing here: this peer restarted after it had signed its Gram."""
-    results: Results | None = None
-    roots: dict[PeerId, Hash] = field(default_factory=dict)
-    frozen: Frozen | None = None
-    reduced: Reduced | None = None
-    applied: Applied | None = None
-    left: Vector | None = None
-    table: Table | None = None
-    seal: Seal | None = None
+    roster: Statement | None = None
+    """The statement that ``cast`` comes from."""
+    tasks: dict[Hash, Task] = field(default_factory=dict)
     proposals: dict[Hash, Statement] = field(default_factory=dict)
-    votes: dict[Hash, dict[PeerId, Statement]] = field(default_factory=dict)
+    tally: bool = False
+    """A vote, a proposal or an outcome came: votes are to be counted."""
+    chases: int = 0
+    unfair: set[int] = field(default_factory=set)
+    """Views whose coordinator put out a reducer that had served."""
+
+    @property
+    def task(self) -> Task | None:
+        """The work of the cast in force; None before a roster."""
+        return None if self.cast is None else self.tasks.get(self.cast.core)
+
+    def commits_of(self, base: Hash) -> Mapping[PeerId, Statement] | None:
+        """The commits of a roster that is known here, by the cast's ``base``."""
+        return next((task.cast.commits for task in self.tasks.values() if task.cast.base == base), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A window that the trainer is at: its base, the drift it began with, and when."""
+
+    parent: Hash
+    drift: Vector
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is kept of the round before, for a member that missed its end: statements in order, result bytes."""
+    """What is kept of a round for members that missed its end; ``parent`` is the seal it was made on."""
 
+    parent: Hash
     known: tuple[Statement, ...]
-    results: Results
+    results: Results | None
 
 
 class Context:
     """Mutable state shared by the phases; effects gather in it until the machine hands them out."""
 
-    def __init__(self, scope: Scope, me: PeerId, setting: Setting, head: Head, state: tuple[Vector, Vector]) -> None:
+    def __init__(self, scope: Scope, me: PeerId, setting: Setting, heads: Sequence[Head], state: tuple[Vector, Vector]):
+        """``heads``: certified seals, the last one the head that ``state`` (parameters, outer momentum) belongs to."""
         self.scope, self.me, self.setting = scope, me, setting
-        self.head = head
+        self.chain = Chain(heads[0], heads[1:])
+        self.head = heads[-1]
         self.params, self.momentum = state
+        self.rooted: dict[Hash, Vector] = {self.head.seal: state[0]}
+        """Parameters where a fork may lead back to: the last final one, and those that voters were lost on."""
+        body = self.head.proposal.body if self.head.proposal else None
+        self.state_root = cast("Seal", body).state if body else state_root(*state)
         self.drift: Vector = np.zeros_like(state[0])
-        self.before: Settled | None = None
+        self.legs: list[Leg] = []
+        self.training: Training | None = None
+        self.finishing = False
+        self.view = self.head.view + 1
+        self.signed_view = 0
+        self.known: dict[Hash, Statement] = {}
+        self.readys: dict[PeerId, dict[int, Statement]] = {}
+        self.votes: dict[PeerId, dict[int, Statement]] = {}
+        self.heard: dict[PeerId, tuple[int, float]] = {}
+        self.final: Hash | None = None
+        self.history: deque[Settled] = deque()
+        self.parents: deque[Hash] = deque(maxlen=PARENTS_KEPT)
+        self.neighbours: set[PeerId] = set()
+        self.gone: dict[PeerId, float] = {}
         self.missed: dict[Hash, set[PeerId]] = {}
         self.served: Counter[tuple[PeerId, Hash]] = Counter()
-        self.past: deque[Hash] = deque(maxlen=PAST_SEALS)
-        self.round = Round(head.round + 1, head.view + 1)
+        self.beats = 0
+        self.last_mark = b""
+        self.told: dict[PeerId, bytes] = {}
+        self.answered: dict[PeerId, float] = {}
+        self.caught_up: dict[PeerId, tuple[Hash, float]] = {}
+        self.strange: dict[PeerId, tuple[Hash, float]] = {}
+        self.replied: dict[PeerId, float] = {}
+        self.lost_heads: dict[Hash, float] = {}
+        self.snapshots: dict[Hash, tuple[Snapshot, float]] = {}
+        self.sync: Sync | None = None
+        self.moved = False
+        """The head is another one: a new round is to be begun."""
+        self.stirred = False
+        """Something came that statements in the pool may have waited for."""
+        self.diverged = False
+        """A quorum has sealed what this peer does not compute: its state is to be fetched."""
+        self.timers: dict[str, float] = {}
         self.update_codec = get_codec(setting.update_codec)
-        self.result_codec = get_codec(setting.result_codec)
-        self.part_sizes = part_sizes(self.update_codec, setting.values)
-        self.result_sizes = part_sizes(self.result_codec, setting.values)
+        self.part_sizes = part_sizes(self.update_codec, setting.values, setting.part)
+        self.result_sizes = part_sizes(get_codec(setting.result_codec), setting.values, setting.part)
+        self.ages: tuple[int, ...] = (0,) * len(self.part_sizes)
+        self.round = self.new_round()
+        self._turns: dict[int, PeerId] = {}
         self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:
@@ -101,9 +212,10 @@ class Context:
 
     def enter(self, phase: str, now: float) -> None:
         """The round moves on to ``phase`` at ``now``."""
-        self.round.phase = phase
-        self.round.marks.append((phase, now))
-        self.emit(Phase(self.round.number, phase))
+        if self.round.phase != phase or not self.round.marks:
+            self.round.phase = phase
+            self.round.marks.append((phase, now))
+            self.emit(Phase(self.round.number, phase))
 
     def once(self, what: str) -> bool:
         """True the first time it is asked in this round."""
@@ -115,18 +227,56 @@ class Context:
         """Ask for a signature under the journal."""
         self.emit(Sign(body))
 
-    def work(self, effect: Work) -> None:
-        """Ask for a computation."""
-        self.emit(effect)
+    def work(self, key: str, about: bytes, run: Callable[[], object]) -> None:
+        """Ask for a computation about a core; see ``effects.Work``."""
+        self.emit(Work(key, self.head.seal, about, run))
+
+    def push(self, to: PeerId, kind: str, payload: bytes) -> None:
+        """Send a small frame to one peer."""
+        self.emit(Push(to, kind, [payload]))
 
     def trouble(self, peer: PeerId, text: str) -> None:
         """Show a person that something is wrong."""
         self.emit(Trouble(peer, text))
 
+    def set_timer(self, name: str, at: float, *, sooner: bool = False) -> None:
+        """Ask for a tick at ``at``; with ``sooner`` an earlier one that is set already stays."""
+        if not sooner or at < self.timers.get(name, inf):
+            self.timers[name] = at
+
     def accept(self, statement: Statement, source: PeerId | None) -> None:
         """Remember a valid statement and pass it on."""
-        self.round.known[statement.hash] = statement
+        self.known[statement.hash] = statement
         self.emit(Flood(statement, source))
+
+    def keep(self, store: dict[PeerId, dict[int, Statement]], view: int, statement: Statement) -> bool:
+        """Put a ready or vote into its store, bounded for each signer; False for a second one of its view."""
+        own = store.setdefault(statement.peer, {})
+        if view in own:
+            if own[view].hash != statement.hash:
+                self.shame(statement)
+            return False
+        if len(own) >= VIEWS_KEPT:
+            lowest = min(own)
+            if view < lowest:
+                return False
+            self.known.pop(own.pop(lowest).hash, None)
+        own[view] = statement
+        return True
+
+    def first_in_slot(self, statement: Statement) -> bool:
+        """Whether the signer said nothing else in this slot; a second face is shown, not believed."""
+        slot = (statement.peer, statement.body.kind, statement.body.slot())
+        first = self.round.slots.setdefault(slot, statement.hash) == statement.hash
+        if not first:
+            self.shame(statement)
+        return first
+
+    def shame(self, statement: Statement) -> None:
+        """Note that somebody signed two statements for one slot."""
+        self.round.faced.add(statement.peer)
+        if self.once(f"faces {statement.peer}"):
+            self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
 
     def miss(self, core: Hash, sender: PeerId) -> None:
         """Note that bytes came for a core that is not known here, or not yet; see ``ask_again``."""
@@ -138,35 +288,75 @@ class Context:
     def ask_again(self, want: Want) -> None:
         """The core is known now: whose bytes came too early is asked to send them again."""
         for sender in sorted(self.missed.pop(want.core, set())):
-            self.emit(Push(sender, "want", [want.encode()]))
+            self.push(sender, "want", want.encode())
 
-    def first_in_slot(self, statement: Statement) -> bool:
-        """Whether the signer said nothing else in this slot; a second face is shown, not believed."""
-        slot = (statement.peer, statement.body.kind, statement.body.slot())
-        first = self.round.slots.setdefault(slot, statement.hash)
-        if first != statement.hash and self.once(f"faces {statement.peer}"):
-            self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
-        return first == statement.hash
+    def ready_in(self, view: int) -> dict[PeerId, Statement]:
+        """Readys of voters for this view, by signer."""
+        return {each: own[view] for each, own in self.readys.items() if view in own and self.head.table.stands(each)}
+
+    @property
+    def failed(self) -> int:
+        """Views that came to nothing since the head."""
+        return max(0, self.view - self.head.view - 1)
+
+    @property
+    def stretch(self) -> float:
+        """The factor on all allowances."""
+        return stretch(self.setting.timing, self.failed)
+
+    @property
+    def votes_here(self) -> bool:
+        """Whether this peer is a voter."""
+        return self.head.table.stands(self.me)
 
     @property
     def own_commit(self) -> Commit | None:
         """What this peer has committed to in this round; the roster has the last word."""
-        commits = self.round.cast.commits if self.round.cast else self.round.commits
+        cast_ = self.round.cast
+        commits = cast_.commits if cast_ is not None and not cast_.void else self.round.commits
         statement = commits.get(self.me)
         return cast("Commit", statement.body) if statement else None
 
-    @property
-    def sent(self) -> Encoded | None:
-        """This peer's encoded update if it is what it committed to: after a restart it may be another."""
-        encoded, commit = self.round.encoded, self.own_commit
-        return encoded if encoded and commit and commit.root == encoded.tree.root else None
+    def sent_in(self, cast_: Cast) -> Encoded | None:
+        """This peer's encoded update if it is what the roster holds: after a restart it may be another."""
+        encoded = self.round.encoded
+        here = encoded is not None and self.me in cast_.commits and cast_.commit(self.me).root == encoded.tree.root
+        return encoded if here else None
+
+    def turn(self, view: int) -> PeerId:
+        """Whose turn a view is under the head's table."""
+        if view not in self._turns:
+            if len(self._turns) > VIEWS_KEPT:
+                self._turns.clear()
+            self._turns[view] = coordinator(self.head.table, self.scope, view)
+        return self._turns[view]
 
     @property
     def coordinator(self) -> PeerId:
         """Whose turn the view in flight is."""
-        return coordinator(self.head.table, self.scope, self.round.view)
+        return self.turn(self.view)
 
-    @property
-    def coordinates(self) -> bool:
-        """Whether it is this peer's turn."""
-        return self.coordinator == self.me
+    def root(self, seal: Hash, *, final: bool) -> None:
+        """Keep the parameters of the head as of ``seal``; a final one needs no older ones."""
+        if final:
+            self.rooted.clear()
+        elif len(self.rooted) >= ROOTS_KEPT:
+            del self.rooted[[*self.rooted][1]]
+        self.rooted[seal] = self.params
+
+    def new_round(self) -> Round:
+        """Nothing yet on top of the head."""
+        return Round(self.head.round + 1, Inbox(self.scope, self.head.seal, self.setting))
+
+    def move_head(self, head: Head) -> None:
+        """Take another head: all that hung on the table of the one before goes."""
+        self.head = head
+        self._turns.clear()
+        for store in (self.readys, self.votes):
+            for own in store.values():
+                for view in [view for view in own if view <= head.view]:
+                    del own[view]
+        kept = [each for store in (self.readys, self.votes) for own in store.values() for each in own.values()]
+        self.known = {each.hash: each for each in kept}
+        self.missed.clear()
+        self.served.clear()

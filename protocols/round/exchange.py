@@ -17,7 +17,7 @@ from ..messages import Gram
 from ..payloads import Piece, Pieces, batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,9 +33,9 @@ NORM_TOLERANCE = 1e-6
 """A leaf's squared norm may differ this much, relatively, from that of its decoded bytes (5.2)."""
 
 
-def part_sizes(codec: Codec, values: int) -> list[int]:
+def part_sizes(codec: Codec, values: int, part: int) -> list[int]:
     """Encoded bytes of every part of a vector of ``values``."""
-    bounds = (tensors.part_bounds(k, values) for k in range(tensors.part_count(values)))
+    bounds = (tensors.part_bounds(k, values, part) for k in range(tensors.part_count(values, part)))
     return [codec.size(stop - start) for start, stop in bounds]
 
 
@@ -62,17 +62,18 @@ class Encoded:
         return Piece(index, self.data[index], self.tree.path(index), self.norms[index])
 
 
-def encode_update(drift: Vector, codec_name: str, scope: Scope, parent: Hash, peer: PeerId) -> Encoded:
+def encode_update(drift: Vector, setting: Setting, scope: Scope, parent: Hash, peer: PeerId) -> Encoded:
     """Encode the update −drift for the round after ``parent``; raises ValueError if it is not finite."""
     if not tensors.is_finite(drift):
         raise ValueError("the trained update is not finite")
-    codec = get_codec(codec_name)
+    codec = get_codec(setting.update_codec)
     update = np.negative(drift)
     data: list[Buffer] = []
     norms, leaves = [], []
-    for index in range(tensors.part_count(len(update))):
-        encoded = codec.encode(tensors.part_view(update, index))
-        norm2 = squared_norm(codec.decode(encoded, len(tensors.part_view(update, index))))
+    for index in range(tensors.part_count(len(update), setting.part)):
+        values = tensors.part_view(update, index, setting.part)
+        encoded = codec.encode(values)
+        norm2 = squared_norm(codec.decode(encoded, len(values)))
         if norm2 > MAX_NORM2:
             raise ValueError("the trained update is larger than any training makes it")
         data.append(encoded)
@@ -85,83 +86,121 @@ def _leaf(scope: Scope, parent: Hash, peer: PeerId, index: int, norm2: float, da
     return merkle.leaf_hash(scope.run, scope.cell, parent, peer, index, norm2, digest(data))
 
 
-def pushes(encoded: Encoded, cast_: Cast, me: PeerId, owner: PeerId) -> Iterator[Pieces]:
-    """The frames that carry one's parts to one of their owners."""
-    for batch in batches([encoded.piece(index) for index in cast_.owned(owner)]):
-        yield Pieces(cast_.core, me, batch)
+def pushes(encoded: Encoded, core: Hash, me: PeerId, indices: Sequence[int]) -> Iterator[Pieces]:
+    """The frames that carry one's own parts to one of their owners."""
+    for batch in batches([encoded.piece(index) for index in indices]):
+        yield Pieces(core, me, batch)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a reducer holds of some parts at one moment: ``data[place][row]`` encoded, None where nothing came."""
+
+    indices: tuple[int, ...]
+    data: tuple[tuple[Buffer | None, ...], ...]
+
+    def have(self) -> NDArray[np.bool_]:
+        """[rows, parts] which are present."""
+        return np.array([[each is not None for each in column] for column in self.data], dtype=bool).T
+
+    def decoded(self, place: int, setting: Setting) -> list[Vector]:
+        """The present rows of a part, in contributor order."""
+        codec, size = get_codec(setting.update_codec), _size(self.indices[place], setting)
+        return [codec.decode(data, size) for data in self.data[place] if data is not None]
 
 
 class Inbox:
-    """A reducer's store of the parts it owns. Nothing is accepted that the roster does not foresee."""
+    """A reducer's store of checked parts, under the roots they were committed to, for one parent.
 
-    def __init__(self, cast_: Cast, me: PeerId, scope: Scope, parent: Hash, setting: Setting) -> None:
-        self.cast = cast_
-        self.indices = cast_.owned(me)
-        self._place = {index: place for place, index in enumerate(self.indices)}
-        self._scope, self._parent = scope, parent
-        self._codec, self._values = get_codec(setting.update_codec), setting.values
-        self._parts: dict[tuple[PeerId, int], Buffer] = {}
+    It outlives a cast: when other reducers are put out, what came for the earlier one stays good. Holds no part that
+    the cast in force has not given to this peer, so its size is bounded by rows × parts.
+    """
 
-    def add(self, sender: PeerId, frame: Pieces) -> None:
-        """Check every piece against its maker's commit and keep it; raises RemoteError naming the sender."""
-        if frame.maker not in self.cast.rows:
+    def __init__(self, scope: Scope, parent: Hash, setting: Setting) -> None:
+        self._scope, self._parent, self._setting = scope, parent, setting
+        self._parts: dict[tuple[Hash, int], Buffer] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, sender: PeerId, frame: Pieces, cast_: Cast, mine: Collection[int]) -> bool:
+        """Check every piece against its maker's commit and keep it; raises RemoteError naming the sender.
+
+        Parts that are not this peer's any more are passed over. Returns whether something new came.
+        """
+        if frame.maker not in cast_.rows:
             raise RemoteError(sender, f"parts of {frame.maker}, which is no contributor of this round")
-        root = self.cast.commit(frame.maker).root
+        root, new = cast_.commit(frame.maker).root, False
         for piece in frame.pieces:
-            if piece.index not in self._place:
-                raise RemoteError(sender, f"part {piece.index} is not owned by this peer")
+            if piece.index not in mine or (root, piece.index) in self._parts:
+                continue
             try:
                 self._check(frame.maker, root, piece)
             except ValueError as error:
                 raise RemoteError(sender, f"part {piece.index} of {frame.maker}: {error}") from error
-            self._parts[frame.maker, piece.index] = piece.data
+            self._parts[root, piece.index] = piece.data
+            new = True
+        return new
 
     def _check(self, maker: PeerId, root: Hash, piece: Piece) -> None:
         leaf = _leaf(self._scope, self._parent, maker, piece.index, piece.norm2, piece.data)
-        count = tensors.part_count(self._values)
+        count = tensors.part_count(self._setting.values, self._setting.part)
         if not merkle.verify(root, leaf, index=piece.index, count=count, path=piece.path):
             raise ValueError("is not what it committed to")
-        norm2 = squared_norm(self._decode(piece.index, piece.data))
+        codec = get_codec(self._setting.update_codec)
+        norm2 = squared_norm(codec.decode(piece.data, _size(piece.index, self._setting)))
         if norm2 > MAX_NORM2:
             raise ValueError("is larger than any training makes it")
         if abs(norm2 - piece.norm2) > NORM_TOLERANCE * norm2:
             raise ValueError(f"claims squared norm {piece.norm2:.6g}, has {norm2:.6g}")
 
-    def _decode(self, index: int, data: Buffer) -> Vector:
-        start, stop = tensors.part_bounds(index, self._values)
-        return self._codec.decode(data, stop - start)
+    def rows(self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None) -> Rows:
+        """What is here of these parts; with ``wanted`` [rows, all parts] only what that names."""
+        roots = [cast_.commit(row).root for row in cast_.rows]
+        order = tuple(indices)
+        return Rows(
+            order,
+            tuple(
+                tuple(
+                    self._parts.get((root, index)) if wanted is None or wanted[row, index] else None
+                    for row, root in enumerate(roots)
+                )
+                for index in order
+            ),
+        )
 
-    @property
-    def complete(self) -> bool:
-        """Whether every owned part of every contributor is here."""
-        return len(self._parts) == len(self.cast.rows) * len(self.indices)
+    def missing(
+        self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None
+    ) -> dict[PeerId, list[int]]:
+        """By contributor, the parts among ``indices`` (and in ``wanted``) that are not here."""
+        out: dict[PeerId, list[int]] = {}
+        order = list(indices)
+        for row, peer in enumerate(cast_.rows):
+            root = cast_.commit(peer).root
+            lacks = [k for k in order if (root, k) not in self._parts and (wanted is None or wanted[row, k])]
+            if lacks:
+                out[peer] = lacks
+        return out
 
-    def missing(self) -> set[PeerId]:
-        """Contributors of which some owned part has not arrived."""
-        return {row for row in self.cast.rows for index in self.indices if (row, index) not in self._parts}
 
-    def rows(self, index: int) -> tuple[list[Vector], list[bool]]:
-        """Decoded rows of an owned part that are present, in contributor order, and who is present."""
-        present = [(row, index) in self._parts for row in self.cast.rows]
-        rows = [self._decode(index, self._parts[row, index]) for row in self.cast.rows if (row, index) in self._parts]
-        return rows, present
+def make_gram(core: Hash, rows: Rows, count: int, setting: Setting) -> Gram:
+    """The signed summary of a reducer's parts: who sent what, Σ of per-part Grams, root of the per-part Grams."""
+    total = np.zeros((count, count))
+    have = rows.have()
+    leaves = []
+    for place, index in enumerate(rows.indices):
+        present = have[:, place]
+        own = np.zeros((count, count))
+        if present.any():
+            own[np.ix_(present, present)] = part_gram(np.stack(rows.decoded(place, setting)))
+        leaves.append(digest(b"gram", struct.pack(f"<Q{count * (count + 1) // 2}d", index, *upper(own))))
+        total += own
+    return Gram(core, pack_bits(have), tuple(float(value) for value in upper(total)), merkle.Tree(leaves).root)
 
-    def gram(self) -> Gram:
-        """The signed summary of the owned parts: who sent what, Σ of per-part Grams, root of the per-part Grams."""
-        count = len(self.cast.rows)
-        total = np.zeros((count, count))
-        have = np.zeros((count, len(self.indices)), dtype=bool)
-        leaves = []
-        for place, index in enumerate(self.indices):
-            rows, present = self.rows(index)
-            have[:, place] = present
-            own = np.zeros((count, count))
-            if rows:
-                own[np.ix_(present, present)] = part_gram(np.stack(rows))
-            leaves.append(digest(b"gram", struct.pack(f"<Q{count * (count + 1) // 2}d", index, *upper(own))))
-            total += own
-        tree = merkle.Tree(leaves)
-        return Gram(self.cast.core, pack_bits(have), tuple(float(value) for value in upper(total)), tree.root)
+
+def _size(index: int, setting: Setting) -> int:
+    start, stop = tensors.part_bounds(index, setting.values, setting.part)
+    return stop - start
 
 
 def pack_bits(have: NDArray[np.bool_]) -> bytes:

@@ -1,39 +1,58 @@
-"""The round machine: statements, bytes and windows in, effects out; no clock, no I/O, no randomness.
+"""The round machine: statements, bytes, windows and ticks in, effects out; no clock, no I/O, no randomness.
 
-The straight path of protocol.md 5.3 to 5.11: everybody in standing takes part in every round.
-A statement that does not fit *yet* waits in a bounded pool and is tried again after every step.
+Protocol.md section 5. Handlers note what came, then ``_advance`` goes on as far as that allows. A statement that
+does not fit *yet* waits in a bounded pool and is tried again when something it may have waited for has come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
+from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
 from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
-from ..payloads import Pieces, Want
+from ..payloads import Digest, Have, Pieces, Want
 from ..statements import Scope, Statement
-from . import exchanging, gathering, reducing, serving, voting
+from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
 from .context import Context
-from .effects import Effect, Push, Setting, Trouble, Vector, Window
+from .effects import Effect, Setting, Trouble, Vector, Window, Work
 from .pool import STRANGERS, Pool
+from .status import sizes, waits_for
 
 if TYPE_CHECKING:
     from .chain import Head
     from .exchange import Encoded
+    from .roster import Cast
 
 Handler = Callable[[Context, Statement, PeerId | None, float], bool]
 
 _HANDLERS: Mapping[type[Body], Handler] = {
     Commit: gathering.on_commit,
-    Ready: gathering.on_ready,
-    Roster: gathering.on_roster,
+    Ready: views.on_ready,
+    Roster: rostering.on_roster,
     Gram: exchanging.on_gram,
     Freeze: exchanging.on_freeze,
     Result: reducing.on_result,
     Seal: voting.on_seal,
     Vote: voting.on_vote,
+}
+
+_TIMERS: Mapping[str, Callable[[Context, float], None]] = {
+    "grace": gathering.on_grace,
+    "view": views.give_up,
+    "propose": lambda ctx, now: rostering.try_roster(ctx, now, settled=True),
+    "shrink": lambda ctx, now: rostering.try_shrink(ctx),
+    "gone": views.on_gone,
+    "chase": serving.chase,
+    "digest": gossip.beat,
+    "sync": syncing.beat,
+    # At these times ``_advance`` finds that it need not wait any longer.
+    "gram": lambda ctx, now: None,
+    "grams": lambda ctx, now: None,
+    "results": lambda ctx, now: None,
 }
 
 
@@ -43,9 +62,28 @@ class Machine:
     ``now`` is monotonic seconds. Calls must not overlap.
     """
 
-    def __init__(self, scope: Scope, me: PeerId, setting: Setting, head: Head, state: tuple[Vector, Vector]) -> None:
-        """``state`` = (parameters, outer momentum), float32 [setting.values] each, as of ``head``."""
-        self._ctx = Context(scope, me, setting, head, state)
+    def __init__(  # noqa: PLR0913 - what a restart brings back comes by name
+        self,
+        scope: Scope,
+        me: PeerId,
+        setting: Setting,
+        head: Head,
+        state: tuple[Vector, Vector],
+        *,
+        signed_view: int = 0,
+        links: Sequence[Head] = (),
+        ages: Sequence[int] = (),
+    ) -> None:
+        """``state`` = (parameters, outer momentum), float32 [setting.values] each, as of ``head``.
+
+        After a restart: ``signed_view``, the highest view this key has signed ready for; ``links``, older heads of the
+        chain, oldest first; ``ages``, for each part the seals in a row that have not taken its drift.
+        """
+        older = [each for each in links if each.round < head.round]
+        self._ctx = Context(scope, me, setting, [*older, head], state)
+        self._ctx.signed_view = signed_view
+        if ages:
+            self._ctx.ages = tuple(ages)
         self._pool = Pool()
 
     @property
@@ -54,108 +92,152 @@ class Machine:
         return self._ctx.head
 
     @property
-    def all_ready(self) -> bool:
-        """Whether every voter is ready on top of the head: nobody needs this peer's votes or bytes any more."""
-        return all(each in self._ctx.round.readys for each in self._ctx.head.table.voters)
-
-    @property
     def me(self) -> PeerId:
         """The peer whose machine this is."""
         return self._ctx.me
 
     @property
     def window(self) -> Window | None:
-        """What the trainer brought in this round, once it has."""
-        return self._ctx.round.window
+        """What this round's commit promises: the drift, and the training in it."""
+        return self._ctx.round.promised
+
+    @property
+    def view(self) -> int:
+        """The view in flight."""
+        return self._ctx.view
+
+    @property
+    def coordinator(self) -> PeerId:
+        """Whose turn the view in flight is."""
+        return self._ctx.coordinator
+
+    @property
+    def cast(self) -> Cast | None:
+        """Who takes part in the round in flight, once that is fixed."""
+        return self._ctx.round.cast
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every voter is ready on top of the head: nobody needs this peer's votes or bytes any more."""
+        here = [own.values() for own in self._ctx.readys.values()]
+        on_head = {each.peer for own in here for each in own if cast("Ready", each.body).head == self.head.seal}
+        return all(each in on_head for each in self.head.table.voters)
 
     def start(self, now: float, drift: Vector | None = None) -> list[Effect]:
         """Begin on the head; ``drift`` is what was trained and not sealed before a restart."""
         if drift is not None:
             self._ctx.drift = drift
         gathering.begin(self._ctx, now)
-        return self._ctx.take()
+        gossip.beat(self._ctx, now)
+        return self._finish_step(now)
 
     def trained(self, parent: Hash, window: Window, now: float) -> list[Effect]:
-        """The trainer finished the window that ``Train`` asked for on top of ``parent``: encode, then commit.
-
-        A window on another parent than the head is dropped: ``Train`` for the head was asked since.
-        """
-        if parent == self._ctx.head.seal:
-            gathering.on_trained(self._ctx, window, now)
-        return self._ctx.take()
+        """The trainer finished the window that ``Train`` asked for on top of ``parent``: encode, then commit."""
+        gathering.on_trained(self._ctx, parent, window, now)
+        return self._finish_step(now)
 
     def receive(self, statement: Statement, source: PeerId | None, now: float) -> list[Effect]:
         """A decoded statement from neighbour ``source`` (None: one's own, from the journal).
 
         Raises RemoteError naming the peer at fault when no honest peer would have sent it.
         """
-        if statement.hash in self._ctx.round.known or self._pool.holds(statement):
-            serving.ask_missing(self._ctx, source)
+        if statement.hash in self._ctx.known or self._pool.holds(statement):
             return self._ctx.take()
         if self._place(statement, source, now):
-            self._advance(now)
-        serving.ask_missing(self._ctx, source)
+            return self._finish_step(now)
         return self._ctx.take()
 
     def payload(self, sender: PeerId, kind: str, payload: bytes, now: float) -> list[Effect]:
-        """An unsigned frame (``parts``, ``results`` or ``want``) from ``sender``; raises RemoteError naming it."""
+        """Any unsigned frame from ``sender``; raises RemoteError naming it."""
+        ctx = self._ctx
         if kind == "parts":
-            exchanging.on_parts(self._ctx, sender, Pieces.decode(payload, self._ctx.part_sizes, sender=sender))
+            exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender))
         elif kind == "results":
-            frame = Pieces.decode(payload, self._ctx.result_sizes, sender=sender)
-            reducing.on_results(self._ctx, sender, frame, now)
+            reducing.on_results(ctx, sender, Pieces.decode(payload, ctx.result_sizes, sender=sender))
         elif kind == "want":
-            serving.on_want(self._ctx, sender, Want.decode(payload, sender=sender))
+            serving.on_want(ctx, sender, Want.decode(payload, sender=sender))
+        elif kind == "digest":
+            gossip.on_digest(ctx, sender, Digest.decode(payload, sender=sender), now)
+        elif kind == "have":
+            gossip.on_have(ctx, sender, Have.decode(payload, sender=sender), now)
+        elif kind == "ask-chain":
+            syncing.on_ask_chain(ctx, sender, AskChain.decode(payload, sender=sender), now)
+        elif kind == "chain":
+            syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
+        elif kind == "want-state":
+            syncing.on_want_state(ctx, sender, WantState.decode(payload, sender=sender), now)
+        elif kind == "state":
+            syncing.on_state(ctx, sender, StateChunk.decode(payload, sender=sender), now)
         else:
-            raise RemoteError(sender, f"{kind} is not a bulk frame")
-        return self._ctx.take()
+            raise RemoteError(sender, f"{kind} is not a frame of a round")
+        return self._finish_step(now) if kind in {"parts", "results", "chain", "state"} else ctx.take()
 
-    def done(self, key: str, parent: Hash, value: object, now: float) -> list[Effect]:
+    def done(self, work: Work, value: object, now: float) -> list[Effect]:
         """The value of a ``Work`` effect; one for another parent than the head's is dropped."""
         ctx = self._ctx
-        if parent != ctx.head.seal:
+        if work.parent != ctx.head.seal:
             return []
-        if key == "encode":
+        if work.key == "encode":
             gathering.on_encoded(ctx, cast("Encoded", value))
-        elif key == "gram":
+        elif work.key == "gram":
             ctx.sign(cast("Gram", value))
-        elif key == "reduce":
-            reducing.on_reduced(ctx, cast("Any", value), now)
-        elif key == "apply":
-            reducing.on_applied(ctx, cast("Any", value), now)
+        elif work.key == "freeze":
+            exchanging.on_frozen(ctx, work.about, cast("Any", value))
+        elif work.key == "reduce":
+            reducing.on_reduced(ctx, work.about, cast("Any", value))
+        elif work.key == "apply":
+            reducing.on_applied(ctx, work.about, value, now)
         else:
-            raise LocalError(f"nobody asked for {key!r}")
-        self._advance(now)
-        return ctx.take()
+            raise LocalError(f"nobody asked for {work.key!r}")
+        return self._finish_step(now)
+
+    def deadline(self) -> float:
+        """When ``tick`` is wanted next, monotonic seconds; infinite when nothing waits for time."""
+        return min(self._ctx.timers.values(), default=inf)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed: do what was due."""
+        timers = self._ctx.timers
+        for name in sorted((name for name, at in timers.items() if at <= now), key=lambda name: (timers[name], name)):
+            if timers.get(name, inf) <= now:  # an earlier one may have moved it
+                del timers[name]
+                _TIMERS[name](self._ctx, now)
+        return self._finish_step(now)
 
     def finish(self, now: float) -> list[Effect]:
         """Train no further round: sign ready on top of the head at once, so that it can become final."""
+        self._ctx.finishing, self._ctx.training = True, None
         if self._ctx.round.phase == "train":  # else the others have gone ahead, which says as much
-            gathering.say_ready(self._ctx, now)
-        return self._ctx.take()
+            views.say_ready(self._ctx, self._ctx.view, now)
+        return self._finish_step(now)
 
-    def welcome(self, peer: PeerId) -> list[Effect]:
-        """All that a neighbour may have missed while no stream to it was open.
-
-        The statements of the round before, the head's certificate, the statements of the round in flight, one's
-        parts that it owns, one's results. Results of the round before it has to ask for (``want``).
-        """
+    def welcome(self, peer: PeerId, now: float) -> list[Effect]:
+        """A stream to a neighbour opened: compare what both hold."""
         ctx = self._ctx
-        ctx.round.asked.discard(f"want {peer}")
-        for served in [each for each in ctx.served if each[0] == peer]:
-            del ctx.served[served]  # what it was sent went down with its stream
-        proposal = [ctx.head.proposal] if ctx.head.proposal else []
-        before = ctx.before.known if ctx.before else ()
-        told = {each.hash: each for each in (*before, *proposal, *ctx.head.votes, *ctx.round.known.values())}
-        for statement in told.values():
-            ctx.emit(Push(peer, "statement", [statement.encode()]))
-        serving.deliver_to(self._ctx, peer)
-        serving.publish_to(self._ctx, peer)
-        return self._ctx.take()
+        ctx.neighbours.add(peer)
+        ctx.gone.pop(peer, None)
+        ctx.told.pop(peer, None)
+        gossip.tell(ctx, peer, again=True)
+        return ctx.take()
+
+    def left(self, peer: PeerId, now: float) -> list[Effect]:
+        """The stream to a neighbour closed; if it does not come back soon the peer counts as gone."""
+        ctx = self._ctx
+        ctx.neighbours.discard(peer)
+        for store in (ctx.told, ctx.answered, ctx.caught_up, ctx.strange, ctx.replied):
+            store.pop(peer, None)
+        if peer in ctx.head.table.members:
+            ctx.gone.setdefault(peer, now)
+            ctx.set_timer("gone", now + ctx.setting.timing.gone, sooner=True)
+        return ctx.take()
 
     def waiting(self) -> tuple[str, list[PeerId]]:
         """The phase, and the peers without which it does not go on."""
         return self._ctx.round.phase, waits_for(self._ctx)
+
+    def sizes(self) -> dict[str, int]:
+        """How much of what this machine holds."""
+        return {**sizes(self._ctx), "parked": len(self._pool)}
 
     def _place(self, statement: Statement, source: PeerId | None, now: float, born: int | None = None) -> bool:
         """Handle a statement or park it; True if it was dealt with.
@@ -172,33 +254,32 @@ class Machine:
         self._pool.park(statement.peer if member else STRANGERS, statement, source, born=born)
         return False
 
-    def _advance(self, now: float) -> None:
-        """Adopt what is certified and try everything parked, until nothing moves."""
-        moved = True
-        while moved:
-            moved = False
-            if voting.try_adopt(self._ctx, now):
-                moved = True
+    def _finish_step(self, now: float) -> list[Effect]:
+        """Go on as far as what is here allows, adopt what is certified, try what is parked, until nothing moves."""
+        ctx = self._ctx
+        while True:
+            self._step(now)
+            if voting.try_adopt(ctx, now) or ctx.moved:
+                ctx.moved, ctx.stirred = False, True
                 self._pool.grow_older()
-                gathering.begin(self._ctx, now)
+                gathering.begin(ctx, now)
+                views.try_final(ctx)
+                views.move_up(ctx, now)
+            if not ctx.stirred:
+                return ctx.take()
+            ctx.stirred = False
             for statement, source, born in self._pool.drain():
                 try:
-                    moved |= self._place(statement, source, now, born)
+                    self._place(statement, source, now, born)
                 except RemoteError as error:
-                    self._ctx.emit(Trouble(statement.peer, error.text))
+                    ctx.emit(Trouble(PeerId(error.peer), error.text))
 
-
-def waits_for(ctx: Context) -> list[PeerId]:
-    """The peers whose next message the round needs, in order of ids."""
-    current, voters = ctx.round, ctx.head.table.voters
-    if current.cast is None:
-        late = [each for each in voters if each not in current.commits]
-        return late or [ctx.coordinator]
-    if current.freeze is None:
-        if current.inbox is not None and current.inbox.missing():
-            return sorted(current.inbox.missing())
-        return [each for each in current.cast.working if each not in current.grams] or [current.cast.coordinator]
-    if current.applied is None:
-        return sorted(current.results.missing()) if current.results is not None else []
-    votes = current.votes.get(next(iter(current.proposals), Hash(b"")), {})
-    return [each for each in voters if each not in votes] if current.proposals else [current.cast.coordinator]
+    def _step(self, now: float) -> None:
+        ctx = self._ctx
+        rostering.try_roster(ctx, now)
+        current = ctx.round.task
+        if current is not None and not current.cast.void:
+            exchanging.step(ctx, current, now)
+        for task in list(ctx.round.tasks.values()):
+            reducing.step(ctx, task, now)
+        voting.step(ctx, now)

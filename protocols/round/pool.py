@@ -27,6 +27,9 @@ class Pool:
         self._hashes: set[Hash] = set()
         self._age = 0
 
+    def __len__(self) -> int:
+        return len(self._hashes)
+
     def holds(self, statement: Statement) -> bool:
         """Whether this statement waits here already."""
         return statement.hash in self._hashes

@@ -1,107 +1,166 @@
-"""Weights, weighted sums, result bytes, the outer step (protocol.md 5.6, 5.7, 5.11)."""
+"""Weighted sums, result bytes, the outer step (protocol.md 5.7, 5.11)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from ..drift import settle
-from ..errors import RemoteError
-from ..messages import Freeze, Result
-from ..payloads import Pieces
-from .effects import Vector, Work
-from .reduction import Applied, Frozen, Reduced, apply_results, read_freeze, reduce_parts, taken_parts
-from .serving import publish_to, takers
-from .voting import try_propose
+from ..messages import MAX_REDUCERS, MAX_REVISIONS, Freeze, Result
+from ..payloads import Piece, Pieces
+from .effects import Push
+from .exchanging import lacks, task_of
+from .reduction import Applied, Reduced, apply_update, reduce_parts
+from .views import is_gone
 
 if TYPE_CHECKING:
     from ..ids import PeerId
     from ..statements import Statement
-    from .context import Context
+    from .context import Context, Task
+    from .effects import Setting, Vector
+    from .exchange import Rows
+    from .reduction import Frozen
+    from .results import Share
 
 
-def start_reduce(ctx: Context, freeze: Freeze) -> None:
-    """Compute the weights and, at a reducer, the results of its parts."""
-    cast_, inbox = ctx.round.cast, ctx.round.inbox
-    assert cast_ is not None
-    grams, table, setting = dict(ctx.round.grams), ctx.head.table, ctx.setting
-    whole = inbox is not None and inbox.complete  # after a restart parts may still be on their way again
-
-    def run() -> tuple[Frozen, Reduced | None]:
-        frozen = read_freeze(freeze, cast_, grams, table, setting)
-        return frozen, reduce_parts(inbox, frozen, setting.result_codec) if inbox and whole else None
-
-    ctx.work(Work("reduce", ctx.head.seal, run))
+def step(ctx: Context, task: Task, now: float) -> None:
+    """Go on with a frozen round as far as what is here allows."""
+    if task.results is None or task.applied is not None:
+        return
+    _try_reduce(ctx, task)
+    _try_apply(ctx, task, now)
+    current = ctx.round.cast
+    if current and task is ctx.round.task and current.coordinator == ctx.me and current.view == ctx.view:
+        _try_refreeze(ctx, task, now)
 
 
-def on_reduced(ctx: Context, value: tuple[Frozen, Reduced | None], now: float) -> None:
-    """Sign one's result root; the bytes follow it."""
-    ctx.round.frozen, reduced = value
-    if reduced is not None:
-        ctx.round.reduced = reduced
-        ctx.sign(Result(ctx.round.frozen.core, reduced.tree.root))
-        _publish(ctx)
-    try_apply(ctx, now)
+def _try_reduce(ctx: Context, task: Task) -> None:
+    """Compute each of this peer's shares whose rows are here."""
+    frozen, setting = task.frozen, ctx.setting
+    if frozen is None:
+        return
+    for share in task.shares.parts:
+        if share[0] != ctx.me or share in task.reducing or lacks(ctx, task, share):
+            continue
+        task.reducing.add(share)
+        rows = ctx.round.inbox.rows(task.cast, task.shares.parts[share], frozen.have)
+        ctx.work("reduce", frozen.core, partial(_reduce, share, rows, frozen, setting))
+
+
+def _reduce(share: Share, rows: Rows, frozen: Frozen, setting: Setting) -> tuple[Share, Reduced]:
+    return share, reduce_parts(rows, frozen, setting)
+
+
+def on_reduced(ctx: Context, about: bytes, value: tuple[Share, Reduced]) -> None:
+    """Sign the result root of one share; the bytes follow it."""
+    task = task_of(ctx, about)
+    if task is None or task.results is None:
+        return
+    share, reduced = value
+    task.reduced[share] = reduced
+    ctx.sign(Result(task.results.core, task.shares.out[: share[1]], reduced.tree.root))
+    _publish(ctx, task, share)
 
 
 def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
     """A reducer's result root; behind one's own, the bytes go to every member that takes part."""
-    body, cast_ = cast("Result", statement.body), ctx.round.cast
-    if cast_ is None or body.freeze != ctx.round.freeze:
+    body = cast("Result", statement.body)
+    task = task_of(ctx, body.freeze)
+    if task is None or task.results is None:
         return False
-    if statement.peer not in cast_.working:
-        raise RemoteError(statement.peer, "result from a peer that reduces nothing")
+    share = (statement.peer, len(body.out))
+    out = task.shares.out
+    if body.out != out[: len(body.out)]:
+        return len(body.out) <= len(out)
+    if share not in task.shares.parts:
+        return True
     if not ctx.first_in_slot(statement):
         return True
-    ctx.round.roots[statement.peer] = body.root
+    task.results.learn(share, body.root)
+    task.served[statement.peer] = now
     ctx.accept(statement, source)
     if statement.peer == ctx.me:
-        _publish(ctx)
-        try_apply(ctx, now)
+        _publish(ctx, task, share)
     return True
 
 
-def _publish(ctx: Context) -> None:
+def _publish(ctx: Context, task: Task, share: Share) -> None:
     """Keep one's own results, once they are both computed and signed, and push them to every member that takes part."""
-    reduced, root, results = ctx.round.reduced, ctx.round.roots.get(ctx.me), ctx.round.results
-    if reduced is None or root is None or results is None:
+    assert task.results is not None
+    reduced, root = task.reduced.get(share), task.results.roots.get(share)
+    if reduced is None or root is None:
         return
     if reduced.tree.root != root:
         ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
         return
-    results.add(ctx.me, Pieces(results.core, ctx.me, tuple(reduced.pieces())), root)
-    for each in sorted(takers(ctx) - {ctx.me}):
-        publish_to(ctx, each)
+    task.results.add(ctx.me, Pieces(task.results.core, ctx.me, _pieces(reduced)))
+    for frame in task.results.frames(reduced.indices):
+        for each in sorted(takers(ctx, task) - {ctx.me}):
+            ctx.emit(Push(each, "results", frame.encode()))
 
 
-def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
+def _pieces(reduced: Reduced) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(index, data, reduced.tree.path(place))
+        for place, (index, data) in enumerate(zip(reduced.indices, reduced.data, strict=True))
+    )
+
+
+def takers(ctx: Context, task: Task) -> set[PeerId]:
+    """Who gets result bytes: whoever committed, and the voters."""
+    return {*task.cast.commits, *ctx.head.table.voters}
+
+
+def on_results(ctx: Context, sender: PeerId, frame: Pieces) -> None:
     """Result bytes; the signed root they must fit travels before them on every stream."""
-    results, root = ctx.round.results, ctx.round.roots.get(frame.maker)
-    if results is None or root is None or frame.core != ctx.round.freeze:
+    task = task_of(ctx, frame.core)
+    if task is None or task.results is None:
         ctx.miss(frame.core, sender)
+    else:
+        task.results.add(sender, frame)
+
+
+def _try_refreeze(ctx: Context, task: Task, now: float) -> None:
+    """The coordinator: reducers that give no result are put out, their parts go to others; the weights stay."""
+    results, current = task.results, ctx.round.cast
+    assert results is not None and current is not None
+    rev = task.froze[1] + 1 if task.froze[0] == current.view else 0
+    late = set(results.missing()) - {ctx.me}
+    if not late or results.complete or rev > MAX_REVISIONS or task.frozen is None:
         return
-    results.add(sender, frame, root)
-    try_apply(ctx, now)
+    patient = now < task.reduce_due + ctx.setting.timing.exchange
+    if patient and not all(is_gone(ctx, each, now) for each in late):
+        return
+    out = (*results.shares.out, *sorted(late))
+    if len(out) < len(task.cast.reducers) and len(out) <= MAX_REDUCERS and ctx.once(f"freeze {current.view} {rev}"):
+        task.reduce_due = now + ctx.setting.timing.exchange
+        ctx.sign(Freeze(current.view, rev, task.cast.core, task.frozen.grams, out))
 
 
-def try_apply(ctx: Context, now: float) -> None:
+def _try_apply(ctx: Context, task: Task, now: float) -> None:
     """With every result byte and the weights in hand, take the outer step on a copy of the state."""
-    results = ctx.round.results
-    cast_ = ctx.round.cast
-    if cast_ is None or results is None or ctx.round.frozen is None or not results.complete or not ctx.once("apply"):
+    results, frozen = task.results, task.frozen
+    if results is None or frozen is None or not results.complete or task.applying:
         return
-    ctx.enter("apply", now)
-    params, momentum, drift, setting = ctx.params, ctx.momentum, ctx.drift, ctx.setting
-    sent, taken = ctx.sent, taken_parts(cast_, ctx.round.grams, ctx.me)
+    task.applying = True
+    if task is ctx.round.task:
+        ctx.enter("apply", now)
+    state, drift, setting = (ctx.params, ctx.momentum), ctx.drift, ctx.setting
+    sent, rows = ctx.sent_in(task.cast), task.cast.rows
+    taken = frozen.have[rows.index(ctx.me)].tolist() if ctx.me in rows else [False] * len(ctx.part_sizes)
 
-    def run() -> tuple[Applied, Vector]:
-        left = settle(drift, sent.data, taken, setting.update_codec) if sent else drift
-        return apply_results(results, params, momentum, setting), left
+    def run() -> tuple[Applied, tuple[Vector, Vector]]:
+        left = settle(drift, sent.data if sent else None, taken, setting.update_codec, setting.part)
+        return apply_update(results.update(), state, setting), (drift, left)
 
-    ctx.work(Work("apply", ctx.head.seal, run))
+    ctx.work("apply", results.core, run)
 
 
-def on_applied(ctx: Context, value: tuple[Applied, Vector], now: float) -> None:
+def on_applied(ctx: Context, about: bytes, value: Any, now: float) -> None:
     """The state after this round is known: propose it, or compare the proposal with it."""
-    ctx.round.applied, ctx.round.left = value
-    ctx.enter("seal", now)
-    try_propose(ctx)
+    task = task_of(ctx, about)
+    if task is not None:
+        task.applied, task.left = value
+        ctx.round.tally = True
+        if task is ctx.round.task:
+            ctx.enter("seal", now)

@@ -1,4 +1,4 @@
-"""From the frozen Grams to weights, to weighted sums, to the result bytes everyone applies (protocol.md 5.6, 5.7)."""
+"""From the frozen Grams to weights, to weighted sums, to the new state (protocol.md 5.6, 5.7, 5.11)."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from .. import merkle, tensors
-from ..compression import Codec, get_codec
+from ..compression import get_codec
 from ..errors import RemoteError
 from ..gram import from_upper, plausible, scaled_gram
 from ..ids import Hash, PeerId, digest
 from ..outer import nesterov_step, state_root
-from ..payloads import Piece, Pieces
 from ..reduce import present_scale, weighted_sum
 from ..rules import weights
-from .exchange import MAX_NORM2, NORM_TOLERANCE, Inbox, common_parts, part_sizes, unpack_bits
+from .exchange import MAX_NORM2, NORM_TOLERANCE, common_parts, unpack_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..messages import Freeze, Gram
+    from numpy.typing import NDArray
+
+    from ..messages import Gram
     from ..statements import Statement
     from ..table import Table
     from .effects import Setting, Vector
+    from .exchange import Rows
     from .roster import Cast
-
-MAX_RESULT = 2.0**91
-"""Largest value of a result: a mean of rows within ``MAX_NORM2``, and room for rounding. Keeps the state finite."""
 
 
 def check_gram(statement: Statement, cast_: Cast) -> None:
@@ -46,18 +45,39 @@ def check_gram(statement: Statement, cast_: Cast) -> None:
         have = unpack_bits(body.have, count, len(owned))
     except ValueError as error:
         raise RemoteError(statement.peer, f"gram's bitmap: {error}") from error
-    if not have.all():  # without deadlines nobody sends a Gram before everything is in
-        raise RemoteError(statement.peer, "gram that leaves out parts")
+    if (gram.diagonal()[~have.any(axis=1)] != 0).any():
+        raise RemoteError(statement.peer, "gram that counts a row it has nothing of")
+
+
+def presence(cast_: Cast, grams: Mapping[PeerId, Statement]) -> NDArray[np.bool_]:
+    """[rows, parts] that the reducers' Grams call present."""
+    have = np.zeros((len(cast_.rows), len(cast_.owners)), dtype=bool)
+    for each in cast_.working:
+        owned = cast_.owned(each)
+        have[:, owned] = unpack_bits(cast("Gram", grams[each].body).have, len(cast_.rows), len(owned))
+    return have
+
+
+def denies(cast_: Cast, statement: Statement, table: Table) -> bool:
+    """Whether a Gram leaves out more than a third of the rows' weight in most of its parts (5.5)."""
+    owned = cast_.owned(statement.peer)
+    have = unpack_bits(cast("Gram", statement.body).have, len(cast_.rows), len(owned))
+    refused = [
+        table.is_third([row for row, here in zip(cast_.rows, column, strict=True) if not here], of=cast_.rows)
+        for column in have.T
+    ]
+    return 2 * sum(refused) > len(owned)
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a freeze fixes: its core, the rows' weights, and in how many parts each was present."""
+    """What a freeze fixes: its core, the rows' weights, who is present where, and in how many parts."""
 
     core: Hash
     grams: tuple[Hash, ...]
     weights: tuple[float, ...]
     parts: tuple[int, ...]
+    have: NDArray[np.bool_]
 
 
 def freeze_core(roster: Hash, grams: Sequence[Hash]) -> Hash:
@@ -65,37 +85,31 @@ def freeze_core(roster: Hash, grams: Sequence[Hash]) -> Hash:
     return digest(b"freeze", roster, *grams)
 
 
-def read_freeze(body: Freeze, cast_: Cast, grams: Mapping[PeerId, Statement], table: Table, setting: Setting) -> Frozen:
+def counted(have: NDArray[np.bool_]) -> list[bool]:
+    """Which rows are contributors: those present in at least half of the parts (5.6)."""
+    return [2 * int(row.sum()) >= have.shape[1] for row in have]
+
+
+def read_freeze(cast_: Cast, grams: Mapping[PeerId, Statement], table: Table, setting: Setting) -> Frozen:
     """The weights that follow from the frozen Grams, the same bits on every machine.
 
-    ``grams`` must hold exactly one checked Gram of every reducer that owns a part.
+    ``grams`` must hold exactly one checked Gram of every reducer that owns a part. Raises ValueError where no row is
+    present in half of the parts.
     """
     count = len(cast_.rows)
     total = np.zeros((count, count))
-    have = {}
     for each in cast_.working:
-        gram = cast("Gram", grams[each].body)
-        total = total + from_upper(gram.gram, count)
-        have[each] = unpack_bits(gram.have, count, len(cast_.owned(each)))
-    common = common_parts(have, cast_.working)
-    parts = len(cast_.owners)
-    present = [int(common[i, i]) for i in range(count)]
-    row_weights = [table.members[row].weight if 2 * present[i] >= parts else 0.0 for i, row in enumerate(cast_.rows)]
-    found = weights(scaled_gram(total, common, parts), row_weights, rule=setting.rule, tolerated=setting.tolerated)
-    return Frozen(freeze_core(cast_.core, body.grams), body.grams, tuple(found), tuple(present))
-
-
-def taken_parts(cast_: Cast, grams: Mapping[PeerId, Statement], peer: PeerId) -> list[bool]:
-    """Which parts of ``peer`` the frozen Grams call present: those leave its drift."""
-    taken = [False] * len(cast_.owners)
-    if peer in cast_.rows:
-        row = cast_.rows.index(peer)
-        for each in cast_.working:
-            owned = cast_.owned(each)
-            have = unpack_bits(cast("Gram", grams[each].body).have, len(cast_.rows), len(owned))
-            for place, index in enumerate(owned):
-                taken[index] = bool(have[row, place])
-    return taken
+        total = total + from_upper(cast("Gram", grams[each].body).gram, count)
+    have = presence(cast_, grams)
+    common = common_parts({each: have[:, cast_.owned(each)] for each in cast_.working}, cast_.working)
+    row_weights = [
+        table.members[row].weight if here else 0.0 for row, here in zip(cast_.rows, counted(have), strict=True)
+    ]
+    gram = scaled_gram(total, common, len(cast_.owners))
+    found = weights(gram, row_weights, rule=setting.rule, tolerated=setting.tolerated)
+    hashes = tuple(grams[each].hash for each in cast_.working)
+    present = tuple(int(row.sum()) for row in have)
+    return Frozen(freeze_core(cast_.core, hashes), hashes, found, present, have)
 
 
 @dataclass(frozen=True)
@@ -106,91 +120,27 @@ class Reduced:
     data: tuple[bytes, ...]
     tree: merkle.Tree
 
-    def pieces(self) -> list[Piece]:
-        """Result parts as they are pushed; paths are by place among the reducer's own parts."""
-        return [
-            Piece(index, data, self.tree.path(place))
-            for place, (index, data) in enumerate(zip(self.indices, self.data, strict=True))
-        ]
 
+def reduce_parts(rows: Rows, frozen: Frozen, setting: Setting) -> Reduced:
+    """R_p = encode(s_p · Σ w_i x_ip) for these parts, rows in contributor order.
 
-def reduce_parts(inbox: Inbox, frozen: Frozen, codec_name: str) -> Reduced:
-    """R_p = encode(s_p · Σ w_i x_ip) for every owned part, rows in contributor order."""
-    codec = get_codec(codec_name)
+    ``rows`` holds exactly what ``frozen.have`` calls present.
+    """
+    codec = get_codec(setting.result_codec)
     out = []
-    for index in inbox.indices:
-        rows, present = inbox.rows(index)
+    for place, index in enumerate(rows.indices):
+        present = [data is not None for data in rows.data[place]]
         used = [weight for weight, here in zip(frozen.weights, present, strict=True) if here]
-        scale = present_scale(frozen.weights, present)
-        out.append(bytes(codec.encode(weighted_sum(rows, used, scale))))
-    leaves = [
-        merkle.result_leaf(frozen.core, index, digest(data)) for index, data in zip(inbox.indices, out, strict=True)
-    ]
-    return Reduced(tuple(inbox.indices), tuple(out), merkle.Tree(leaves))
-
-
-class Results:
-    """Everybody's store of result bytes, each checked against its reducer's signed root."""
-
-    def __init__(self, cast_: Cast, core: Hash, codec: Codec, values: int) -> None:
-        self._cast, self._core, self._codec, self._values = cast_, core, codec, values
-        self._sizes = part_sizes(codec, values)
-        self._data: list[bytes | memoryview | None] = [None] * len(self._sizes)
-        self._left = len(self._sizes)
-        self._places = {each: cast_.owned(each) for each in cast_.working}
-
-    def add(self, sender: PeerId, frame: Pieces, root: Hash) -> None:
-        """Keep result parts of reducer ``frame.maker`` under its ``root``; raises RemoteError naming the sender."""
-        owned = self._places.get(frame.maker, [])
-        for piece in frame.pieces:
-            if self._cast.owners[piece.index] != frame.maker:
-                raise RemoteError(sender, f"result {piece.index} is not {frame.maker}'s")
-            leaf = merkle.result_leaf(self._core, piece.index, digest(piece.data))
-            place = owned.index(piece.index)
-            if not merkle.verify(root, leaf, index=place, count=len(owned), path=piece.path):
-                raise RemoteError(sender, f"result {piece.index} is not what {frame.maker} signed")
-            start, stop = tensors.part_bounds(piece.index, self._values)
-            try:
-                values = self._codec.decode(piece.data, stop - start)
-            except ValueError as error:
-                raise RemoteError(frame.maker, f"result {piece.index}: {error}") from error
-            if max(float(values.max()), -float(values.min())) > MAX_RESULT:
-                raise RemoteError(frame.maker, f"result {piece.index} is larger than any mean of updates")
-            self._left -= self._data[piece.index] is None
-            self._data[piece.index] = piece.data
-
-    @property
-    def core(self) -> Hash:
-        """The freeze core that these results belong to."""
-        return self._core
-
-    def pieces(self, owner: PeerId) -> list[Piece]:
-        """One reducer's parts with paths under its root; empty unless all of them are here."""
-        indices = self._places.get(owner, [])
-        held = [(index, data) for index in indices if (data := self._data[index]) is not None]
-        if len(held) < len(indices):
-            return []
-        if not held:
-            return []
-        tree = merkle.Tree([merkle.result_leaf(self._core, index, digest(data)) for index, data in held])
-        return [Piece(index, data, tree.path(place)) for place, (index, data) in enumerate(held)]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every result part is here."""
-        return self._left == 0
-
-    def missing(self) -> set[PeerId]:
-        """Reducers of which some result part is not here yet."""
-        return {owner for owner, data in zip(self._cast.owners, self._data, strict=True) if data is None}
-
-    def update(self) -> Vector:
-        """The decoded aggregate, float32 [values]."""
-        out = np.empty(self._values, dtype=np.float32)
-        for index, data in enumerate(self._data):
-            start, stop = tensors.part_bounds(index, self._values)
-            out[start:stop] = self._codec.decode(cast("bytes", data), stop - start)
-        return out
+        if any(used):
+            values = weighted_sum(rows.decoded(place, setting), used, present_scale(frozen.weights, present))
+        else:
+            start, stop = tensors.part_bounds(index, setting.values, setting.part)
+            values = np.zeros(stop - start, dtype=np.float32)
+        out.append(bytes(codec.encode(values)))
+    tree = merkle.Tree(
+        [merkle.result_leaf(frozen.core, index, digest(data)) for index, data in zip(rows.indices, out, strict=True)]
+    )
+    return Reduced(rows.indices, tuple(out), tree)
 
 
 @dataclass(frozen=True)
@@ -202,10 +152,10 @@ class Applied:
     root: Hash
 
 
-def apply_results(results: Results, params: Vector, momentum: Vector, setting: Setting) -> Applied:
-    """One outer step on copies of base and momentum with the very bytes everyone holds (5.11)."""
-    params, momentum = params.copy(), momentum.copy()
-    nesterov_step(params, momentum, results.update(), lr=setting.lr, momentum_factor=setting.momentum)
+def apply_update(update: Vector, state: tuple[Vector, Vector], setting: Setting) -> Applied:
+    """One outer step on copies of (base, momentum) with the very bytes everyone holds (5.11)."""
+    params, momentum = state[0].copy(), state[1].copy()
+    nesterov_step(params, momentum, update, lr=setting.lr, momentum_factor=setting.momentum)
     if not (tensors.is_finite(params) and tensors.is_finite(momentum)):
         raise ValueError("the outer step left the finite numbers")
     return Applied(params, momentum, state_root(params, momentum))

@@ -1,68 +1,84 @@
-"""Bytes for whoever missed them: a new neighbour, a member that was away or behind, and asking for one's own."""
+"""Bytes for whoever missed them, and asking for one's own (protocol.md 5.5, 5.7)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..payloads import Pieces, Want, batches
+from ..payloads import MAX_PIECES, Want
 from .effects import Push
-from .exchange import pushes
+from .exchanging import lacks, push_parts, task_of
 
 if TYPE_CHECKING:
     from ..ids import PeerId
-    from .context import Context
+    from .context import Context, Task
+    from .results import Results
 
-SERVINGS = 3
-"""How often a member gets the results of one round for the asking."""
-
-
-def deliver_to(ctx: Context, owner: PeerId) -> None:
-    """Push one's parts, again if the owner's stream was not open, unless its results are here already."""
-    cast_, sent, results = ctx.round.cast, ctx.sent, ctx.round.results
-    if cast_ is None or sent is None or ctx.me not in cast_.rows or (results and owner not in results.missing()):
-        return
-    for frame in pushes(sent, cast_, ctx.me, owner):
-        ctx.emit(Push(owner, "parts", frame.encode()))
-
-
-def takers(ctx: Context) -> set[PeerId]:
-    """Who gets result bytes: whoever committed, and the voters."""
-    return {*(ctx.round.cast.commits if ctx.round.cast else ()), *ctx.head.table.voters}
-
-
-def publish_to(ctx: Context, peer: PeerId) -> None:
-    """Push one's results, if they are signed, to a peer; again if its stream was not open."""
-    reduced, core = ctx.round.reduced, ctx.round.freeze
-    if reduced is None or core is None or ctx.round.roots.get(ctx.me) != reduced.tree.root or peer not in takers(ctx):
-        return
-    for batch in batches(reduced.pieces()):
-        ctx.emit(Push(peer, "results", Pieces(core, ctx.me, batch).encode()))
-
-
-def ask_missing(ctx: Context, source: PeerId | None) -> None:
-    """Ask the neighbour that brought the news for result bytes that exist and are not here.
-
-    Those of a round that a quorum has sealed; one's own, signed before a restart that lost them.
-    """
-    current = ctx.round
-    if source is None or current.results is None or current.results.complete:
-        return
-    lost = current.frozen_short is not None and ctx.me in current.roots
-    sealed = any(ctx.head.table.is_quorum(votes) for votes in current.votes.values())
-    if (lost or sealed) and ctx.once(f"want {source}"):
-        want = Want(current.results.core, tuple(sorted(current.results.missing())))
-        ctx.emit(Push(source, "want", [want.encode()]))
+SERVINGS = 12
+"""How often a member gets bytes of one core for the asking."""
+OWNER_FIRST = 2
+"""So often results are asked of their reducer, then of neighbours as well."""
 
 
 def on_want(ctx: Context, sender: PeerId, want: Want) -> None:
-    """Serve a member that asks for one's parts again, or for result bytes of this round or the one before."""
-    held = [each for each in (ctx.round.results, ctx.before and ctx.before.results) if each and each.core == want.core]
-    parts = ctx.round.cast is not None and want.core == ctx.round.cast.core
-    if not (held or parts) or not ctx.head.table.stands(sender) or ctx.served[sender, want.core] >= SERVINGS:
+    """Serve a member that asks for parts that it reduces, or for result bytes of this round or one before."""
+    task, results = ctx.round.tasks.get(want.core), _results(ctx, want)
+    member = sender in ctx.head.table.members or sender in ctx.round.commits
+    if (task is None and results is None) or not member or ctx.served[sender, want.core] >= SERVINGS:
         return
     ctx.served[sender, want.core] += 1  # of known cores only, so that it stays small
-    if parts:
-        deliver_to(ctx, sender)
-    for maker in want.makers if held else ():
-        for batch in batches(held[0].pieces(maker)):
-            ctx.emit(Push(sender, "results", Pieces(want.core, maker, batch).encode()))
+    if task is not None and not task.cast.void:
+        mine = set(task.shares.of(sender))
+        push_parts(ctx, task, sender, [index for index in want.indices if index in mine])
+    if results is not None:
+        for frame in results.frames(want.indices):
+            ctx.emit(Push(sender, "results", frame.encode()))
+
+
+def _results(ctx: Context, want: Want) -> Results | None:
+    task = task_of(ctx, want.core)
+    if task is not None:
+        return task.results
+    past = (each.results for each in ctx.history)
+    return next((each for each in past if each is not None and each.core == want.core), None)
+
+
+def chase(ctx: Context, now: float) -> None:
+    """Ask again for bytes that should be here by now."""
+    if ctx.round.cast is None and not ctx.round.tasks:
+        return
+    ctx.set_timer("chase", now + ctx.setting.timing.chase)
+    for task in ctx.round.tasks.values():
+        if task.applied is None:
+            _chase_parts(ctx, task)
+            _chase_results(ctx, task)
+    ctx.round.chases += 1
+
+
+def _chase_parts(ctx: Context, task: Task) -> None:
+    """A reducer asks contributors for what they owe it."""
+    wanted: dict[PeerId, list[int]] = {}
+    if task is ctx.round.task and not task.summed:
+        wanted = ctx.round.inbox.missing(task.cast, task.cast.owned(ctx.me))
+    elif task.frozen is not None:
+        for share in task.shares.parts:
+            if share[0] == ctx.me and share not in task.reducing:
+                for peer, indices in lacks(ctx, task, share).items():
+                    wanted.setdefault(peer, []).extend(indices)
+    for peer in sorted(wanted):
+        if peer != ctx.me:
+            ctx.push(peer, "want", Want(task.cast.core, tuple(wanted[peer][:MAX_PIECES])).encode())
+
+
+def _chase_results(ctx: Context, task: Task) -> None:
+    """Ask a result's reducer, and after two vain tries also neighbours, one after another."""
+    results = task.results
+    if results is None or results.complete or not results.roots:
+        return
+    missing = {peer: indices for peer, indices in results.missing().items() if peer != ctx.me}
+    for peer in sorted(missing):
+        ctx.push(peer, "want", Want(results.core, tuple(missing[peer][:MAX_PIECES])).encode())
+    others = sorted(ctx.neighbours)
+    if missing and others and ctx.round.chases >= OWNER_FIRST:
+        everything = sorted(index for indices in missing.values() for index in indices)
+        other = others[ctx.round.chases % len(others)]
+        ctx.push(other, "want", Want(results.core, tuple(everything[:MAX_PIECES])).encode())

@@ -47,7 +47,7 @@ NOMINAL_UP = 2_500
 
 def stretch(timing: Timing, failed: int) -> float:
     """The factor on all allowances after ``failed`` views in a row."""
-    return min(timing.most, timing.growth**failed)
+    return min(timing.most, timing.growth ** min(failed, 64))
 
 
 def exchange_time(timing: Timing, size: int, ups: list[tuple[int, float]], deadline: float) -> float:

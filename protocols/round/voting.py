@@ -8,62 +8,108 @@ from typing import TYPE_CHECKING, cast
 from ..errors import RemoteError
 from ..messages import Seal, Vote
 from .chain import Head, seal_hash
-from .context import Settled
-from .effects import Record, Sealed, Votes
-from .sealing import build_seal, differences, next_table
+from .effects import Sealed, Votes
+from .records import record_of
+from .sealing import differences, outcome
+from .settling import settle_round
+from .views import allow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..ids import Hash, PeerId
     from ..statements import Statement
-    from .context import Context
-    from .reduction import Results
+    from ..table import Table
+    from .context import Context, Task
+
+PROPOSALS_KEPT = 16
+"""Proposals on top of one parent that are kept: those of the highest views."""
 
 
-def try_propose(ctx: Context) -> None:
-    """Compute the seal this peer would sign; the coordinator proposes it."""
-    current = ctx.round
-    assert current.cast and current.frozen and current.applied
-    current.table = next_table(ctx.head, current.cast, ctx.setting.probation)
-    outcome = (current.table.root, current.applied.root)
-    current.seal = build_seal(ctx.head, current.cast, current.frozen, current.roots, outcome)
-    if ctx.coordinates and ctx.once("seal"):
-        ctx.sign(current.seal)
+def sealed_by(ctx: Context, task: Task, view: int) -> tuple[Seal, Table] | None:
+    """What this peer computes for a proposal of ``view``; None while the outcome is not known."""
+    if task.applied is None:
+        return None
+    if view not in task.seals:
+        if len(task.seals) >= PROPOSALS_KEPT:
+            task.seals.clear()
+        task.seals[view] = outcome(ctx.head, task, view, ctx.scope, ctx.setting.probation)
+    return task.seals[view]
+
+
+def step(ctx: Context, now: float) -> None:
+    """Propose, and vote for the proposal of the view in flight if every field is what this peer computed."""
+    cast_, task = ctx.round.cast, ctx.round.task
+    if cast_ is None or task is None or task.applied is None or cast_.view != ctx.view or not ctx.votes_here:
+        return
+    if cast_.coordinator == ctx.me and ctx.once(f"seal {ctx.view}"):
+        own = sealed_by(ctx, task, ctx.view)
+        assert own is not None
+        ctx.sign(own[0])
+    voted = ctx.me in ctx.votes and ctx.view in ctx.votes[ctx.me]
+    if voted or ctx.round.ready != ctx.view or ctx.signed_view > ctx.view or ctx.view in ctx.round.unfair:
+        return
+    for name, proposal in ctx.round.proposals.items():
+        body = cast("Seal", proposal.body)
+        if body.view == ctx.view and proposal.peer == cast_.coordinator and _agrees(ctx, task, name, body):
+            if ctx.once(f"vote {ctx.view}"):
+                allow(ctx, "seal", now)
+                ctx.sign(Vote(body.view, name))
+            return
+
+
+def _agrees(ctx: Context, task: Task, name: Hash, body: Seal) -> bool:
+    own = sealed_by(ctx, task, body.view)
+    if own is None:
+        return False
+    if seal_hash(ctx.scope, own[0]) == name:  # hashes, for -0.0 equals 0.0 but encodes differently
+        return True
+    if ctx.once(f"differs {name.hex()}"):
+        text = f"proposes a seal that differs in {', '.join(differences(body, own[0]))}"
+        ctx.trouble(ctx.turn(body.view), text)
+    return False
 
 
 def on_seal(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
-    """A proposal: vote for it if every field is what this peer computed itself."""
-    body, own = cast("Seal", statement.body), ctx.round.seal
+    """A proposal on top of the head."""
+    body = cast("Seal", statement.body)
     if body.view <= ctx.head.view:
         return True
-    if own is None or body.view != ctx.round.view:
-        return False
-    if statement.peer != ctx.coordinator:
+    if body.parent != ctx.head.seal:
+        return body.parent in ctx.parents
+    if body.lost:  # whose turn that is depends on who was left: the roster says
+        task = ctx.round.tasks.get(body.roster)
+        if task is None:
+            return False
+        if statement.peer != task.cast.coordinator:
+            raise RemoteError(statement.peer, f"proposed to go on without members in view {body.view} out of turn")
+    elif statement.peer != ctx.turn(body.view):
         raise RemoteError(statement.peer, f"proposed a seal for view {body.view} out of turn")
-    name = seal_hash(ctx.scope, body)
-    agrees = name == seal_hash(ctx.scope, own)  # hashes, for -0.0 equals 0.0 but encodes differently
-    if not ctx.first_in_slot(statement) and not agrees:
+    if not ctx.first_in_slot(statement):
         return True
-    ctx.round.proposals[name] = statement
+    ctx.round.proposals[seal_hash(ctx.scope, body)] = statement
+    ctx.round.tally = True
+    if len(ctx.round.proposals) > PROPOSALS_KEPT:
+        del ctx.round.proposals[min(ctx.round.proposals, key=lambda name: _view(ctx, name))]
     ctx.accept(statement, source)
-    if not agrees:
-        ctx.trouble(statement.peer, f"proposes a seal that differs in {', '.join(differences(body, own))}")
-    elif ctx.head.table.stands(ctx.me) and ctx.once("vote"):
-        ctx.sign(Vote(body.view, name))
     return True
 
 
+def _view(ctx: Context, name: Hash) -> int:
+    return cast("Seal", ctx.round.proposals[name].body).view
+
+
 def on_vote(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
-    """A vote for a seal of the view in flight, or a late one for the head."""
+    """A vote for a seal that may come, or a late one for the head."""
     body = cast("Vote", statement.body)
     if body.view <= ctx.head.view:
         _late_vote(ctx, statement, body, source)
         return True
-    if body.view != ctx.round.view:
+    if not ctx.head.table.stands(statement.peer):
         return False
-    if not ctx.head.table.stands(statement.peer) or not ctx.first_in_slot(statement):
-        return True
-    ctx.round.votes.setdefault(body.seal, {})[statement.peer] = statement
-    ctx.accept(statement, source)
+    if ctx.keep(ctx.votes, body.view, statement):
+        ctx.round.tally = True
+        ctx.accept(statement, source)
     return True
 
 
@@ -78,65 +124,59 @@ def _late_vote(ctx: Context, statement: Statement, body: Vote, source: PeerId | 
     ctx.emit(Votes(ctx.head))
 
 
-def certified(ctx: Context) -> Hash | None:
-    """The proposal of the view in flight that a quorum has voted for, if any."""
-    for name, votes in ctx.round.votes.items():
-        if name in ctx.round.proposals and ctx.head.table.is_quorum(votes):
-            return name
-    return None
+def votes_for(ctx: Context, name: Hash, view: int) -> list[Statement]:
+    """The votes for a proposal, in order of signers."""
+    own = (ctx.votes[each].get(view) for each in sorted(ctx.votes))
+    return [vote for vote in own if vote is not None and cast("Vote", vote.body).seal == name]
+
+
+def certifies(table: Table, lost: Iterable[PeerId], signers: Iterable[PeerId]) -> bool:
+    """Whether a seal has a quorum: of the parent's voters, without those that it goes on without (5.10)."""
+    return table.without(lost).is_quorum(signers)
+
+
+def certified(ctx: Context) -> tuple[Hash, Statement] | None:
+    """The proposal of highest view that a quorum has voted for, if any."""
+    found = None
+    for name, proposal in ctx.round.proposals.items():
+        body = cast("Seal", proposal.body)
+        signers = [each.peer for each in votes_for(ctx, name, body.view)]
+        better = found is None or body.view > cast("Seal", found[1].body).view
+        if better and signers and certifies(ctx.head.table, body.lost, signers):
+            found = (name, proposal)
+    return found
 
 
 def try_adopt(ctx: Context, now: float) -> bool:
     """Move to a certified seal whose state this peer has computed; True if it moved."""
-    name, own = certified(ctx), ctx.round.seal
-    if name is None or own is None:
+    if not ctx.round.tally:
         return False
-    if seal_hash(ctx.scope, own) != name:
+    ctx.round.tally = False
+    found = certified(ctx)
+    if found is None:
+        return False
+    name, proposal = found
+    body = cast("Seal", proposal.body)
+    task = ctx.round.tasks.get(body.roster)
+    own = sealed_by(ctx, task, body.view) if task else None
+    if task is None or own is None:
+        ctx.set_timer("chase", now + ctx.setting.timing.chase, sooner=True)
+        return False
+    if seal_hash(ctx.scope, own[0]) != name:
         if ctx.once("diverged"):
             ctx.trouble(ctx.me, "computed another state than more than 2/3 of the weight sealed: it must resync")
+            ctx.diverged = True
         return False
-    _adopt(ctx, name, now)
+    _adopt(ctx, name, proposal, task, now)
     return True
 
 
-def _adopt(ctx: Context, name: Hash, now: float) -> None:
-    current = ctx.round
-    assert current.applied and current.table and current.left is not None
-    votes = current.votes[name]
-    record = _record(ctx, name, now)
-    ctx.past.append(ctx.head.seal)
-    ctx.before = Settled(tuple(current.known.values()), cast("Results", current.results))
-    ctx.served.clear()
-    parent_table = ctx.head.table
-    proof = tuple(votes[each] for each in sorted(votes))
-    ctx.head = Head(name, current.view, current.number, current.table, current.proposals[name], proof, parent_table)
-    ctx.params, ctx.momentum, ctx.drift = current.applied.params, current.applied.momentum, current.left
-    ctx.emit(Sealed(ctx.head, ctx.params, ctx.momentum, ctx.drift, record))
-
-
-def _record(ctx: Context, name: Hash, now: float) -> Record:
-    current, cast_ = ctx.round, ctx.round.cast
-    assert cast_ and current.frozen and current.applied
-    ends = [*(at for _, at in current.marks[1:]), now]
-    seconds = {phase: end - at for (phase, at), end in zip(current.marks, ends, strict=True)}
-    mine = dict(zip(cast_.rows, current.frozen.weights, strict=True))
-    return Record(
-        round=current.number,
-        view=current.view,
-        seal=name,
-        coordinator=cast_.coordinator,
-        contributors=cast_.rows,
-        weights=mine,
-        tokens={each: sum(leg.tokens for leg in cast_.commit(each).legs) for each in cast_.commits},
-        owners=cast_.owners,
-        state=current.applied.root,
-        payload=(sum(ctx.part_sizes), ctx.setting.values) if ctx.me in cast_.commits else (0, 0),
-        seconds=seconds,
-        verdict=_verdict(ctx.me, mine, cast_.commits),
-    )
-
-
-def _verdict(me: PeerId, weights: dict[PeerId, float], commits: object) -> str:
-    if weights.get(me, 0.0) > 0.0:
-        return "accepted"
-    return "rejected" if me in weights else "late"
+def _adopt(ctx: Context, name: Hash, proposal: Statement, task: Task, now: float) -> None:
+    body = cast("Seal", proposal.body)
+    own = sealed_by(ctx, task, body.view)
+    assert own is not None and task.applied is not None
+    votes = tuple(votes_for(ctx, name, body.view))
+    record = record_of(ctx, task, body, name, now)
+    head = Head(name, body.view, body.round, own[1], proposal, votes, ctx.head.table)
+    settle_round(ctx, task, head)
+    ctx.emit(Sealed(ctx.head, ctx.params, ctx.momentum, ctx.drift, ctx.ages, record))

@@ -1,0 +1,217 @@
+"""The coordinator says who takes part; everybody checks it and begins (protocol.md 5.4, 5.5, 5.10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from ..errors import RemoteError
+from ..messages import MAX_REDUCERS, MAX_REVISIONS, Roster
+from ..payloads import Want
+from ..statements import Statement
+from ..turns import first_turn
+from .context import TASKS_KEPT, Task
+from .reduction import Applied
+from .roster import (
+    SHRINK_AFTER,
+    SHRINK_ANY_AFTER,
+    VOID_FROM,
+    Cast,
+    fits,
+    kept,
+    read_roster,
+    required,
+    unserved,
+)
+from .timing import exchange_time
+from .views import allow, is_gone, say_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..ids import PeerId
+    from .context import Context
+
+
+def try_roster(ctx: Context, now: float, *, settled: bool = False) -> None:
+    """The coordinator, with a quorum of readys, proposes; ``settled``: without waiting for more of them."""
+    view = ctx.view
+    if ctx.coordinator != ctx.me or ctx.round.ready != view or f"roster {view}" in ctx.round.asked:
+        return
+    readys = fitting(ctx)
+    if not ctx.head.table.is_quorum(readys):
+        return
+    settled = settled or f"settled {view}" in ctx.round.asked
+    if not settled and any(each in ctx.neighbours and each not in readys for each in ctx.head.table.voters):
+        ctx.set_timer("propose", now + ctx.setting.timing.settle, sooner=True)
+    elif not settled and len(readys) < len(ctx.head.table.voters):
+        ctx.set_timer("propose", now + ctx.setting.timing.settle, sooner=True)
+    else:
+        ctx.round.asked.add(f"settled {view}")
+        body = _propose(ctx, readys, now)
+        if body is not None and ctx.once(f"roster {view}"):
+            ctx.sign(body)
+
+
+def fitting(ctx: Context) -> dict[PeerId, Statement]:
+    """Readys that a roster of the view in flight may hold, in order of signers."""
+    found = ctx.ready_in(ctx.view)
+    return {each: found[each] for each in sorted(found) if fits(found[each], ctx.view, ctx.head)}
+
+
+def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Roster | None:
+    """The roster that these readys call for; None while something that it must hold is not here."""
+    table, current = ctx.head.table, ctx.round
+    attached = list(readys.values())
+    keep = kept(ctx.head, attached)
+    late = ctx.view - ctx.head.view
+    if late >= VOID_FROM and not (current.task and current.task.frozen and late < 2 * VOID_FROM):
+        return _roster(ctx, {}, readys, ())
+    commits = current.commits if keep is None else current.commits_of(keep)
+    if commits is None or (
+        keep is None and not required(ctx.head, attached) <= {each.hash for each in commits.values()}
+    ):
+        if ctx.once("no roster"):
+            ctx.trouble(ctx.me, "cannot make a roster yet: a third of the members saw a commit that is not here")
+        return None
+    if not any(table.weighs(each) for each in commits):
+        return None
+    named = unserved(ctx.head, attached)
+    before = current.cast.out if current.cast and current.cast.base == keep else ()
+    absent = [each for each in commits if is_gone(ctx, each, now)]
+    for out in ({*named, *before, *absent}, {*named, *absent}, set(named)):
+        body = _roster(ctx, commits, readys, tuple(sorted(out)[:MAX_REDUCERS]))
+        if _leaves_reducers(ctx, body):
+            return body
+    return None
+
+
+def _leaves_reducers(ctx: Context, body: Roster) -> bool:
+    try:
+        _read(ctx, Statement(ctx.me, body, b"", b""))
+    except RemoteError:
+        return False
+    return True
+
+
+def _read(ctx: Context, statement: Statement) -> Cast:
+    return read_roster(statement, ctx.scope, ctx.head, parts=len(ctx.part_sizes), open_=ctx.setting.open)
+
+
+def _roster(
+    ctx: Context, commits: Mapping[PeerId, Statement], readys: Mapping[PeerId, Statement], out: tuple[PeerId, ...]
+) -> Roster:
+    return Roster(
+        view=ctx.view,
+        rev=0,
+        parent=ctx.head.seal,
+        commits=tuple(commits[each].encode() for each in sorted(commits)),
+        readys=tuple(each.encode() for each in readys.values()),
+        out=out,
+        shrink=False,
+    )
+
+
+def try_shrink(ctx: Context) -> None:
+    """Those who are left, after views without a quorum, go on without the rest; the first of them says so."""
+    if ctx.round.barren < SHRINK_AFTER or ctx.round.ready != ctx.view or not ctx.votes_here:
+        return
+    readys, table = fitting(ctx), ctx.head.table
+    failed = ctx.view - ctx.head.view - 1
+    enough = failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and table.is_half(readys))
+    if not enough or table.is_quorum(readys) or first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
+        return
+    if ctx.once(f"roster {ctx.view}"):
+        ctx.sign(replace(_roster(ctx, {}, readys, ()), shrink=True))
+
+
+def revise(ctx: Context, late: set[PeerId]) -> None:
+    """The coordinator puts out reducers that gave no Gram; their parts go to the next in their own order."""
+    cast_, roster = ctx.round.cast, ctx.round.roster
+    if cast_ is None or roster is None or cast_.rev >= MAX_REVISIONS:
+        return
+    out = tuple(sorted({*cast_.out, *late}))[:MAX_REDUCERS]
+    body = replace(cast("Roster", roster.body), rev=cast_.rev + 1, out=out)
+    if out != cast_.out and _leaves_reducers(ctx, body) and ctx.once(f"roster {cast_.view} {body.rev}"):
+        ctx.sign(body)
+
+
+def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
+    """The cast is fixed: reducers open their inboxes, contributors push."""
+    body = cast("Roster", statement.body)
+    if body.view <= ctx.head.view:
+        return True
+    if body.parent != ctx.head.seal:
+        return body.parent in ctx.parents
+    cast_ = _read(ctx, statement)
+    if body.shrink and not _agrees_to_shrink(ctx, cast_):
+        return False
+    if not ctx.first_in_slot(statement):
+        return True
+    ctx.accept(statement, source)
+    ctx.stirred = True
+    current = ctx.round
+    if cast_.core not in current.tasks:
+        current.tasks[cast_.core] = _task(ctx, cast_, now)
+        while len(current.tasks) > TASKS_KEPT:
+            old = next(core for core in current.tasks if current.cast is None or core != current.cast.core)
+            del current.tasks[old]
+    if current.cast is None or (cast_.view, cast_.rev) > (current.cast.view, current.cast.rev):
+        _take(ctx, cast_, statement, now)
+    return True
+
+
+def _agrees_to_shrink(ctx: Context, cast_: Cast) -> bool:
+    """Whether this peer saw for itself that the others are silent, and is none of those left behind."""
+    table = ctx.head.table
+    left = [each for each in table.voters if each not in cast_.lost]
+    needed = SHRINK_AFTER if table.is_half(left) else SHRINK_ANY_AFTER
+    return ctx.me not in cast_.lost and (ctx.round.barren >= needed or not ctx.votes_here)
+
+
+def _task(ctx: Context, cast_: Cast, now: float) -> Task:
+    if cast_.void:
+        return Task(cast_, now, applied=Applied(ctx.params, ctx.momentum, ctx.state_root))
+    weights = [(cast_.commit(each).up, ctx.head.table.members[each].weight) for each in cast_.rows]
+    seconds = exchange_time(ctx.setting.timing, sum(ctx.part_sizes), weights, ctx.setting.deadline)
+    return Task(cast_, now + (seconds / 2 if cast_.rev else seconds))
+
+
+def _take(ctx: Context, cast_: Cast, statement: Statement, now: float) -> None:
+    """Work for this cast from now on."""
+    current = ctx.round
+    say_ready(ctx, cast_.view, now)  # so that this peer is never ready for less than what it votes for
+    if not _fair(ctx, cast_, statement, now):
+        current.unfair.add(cast_.view)
+        ctx.trouble(cast_.coordinator, "put out a reducer that had served in time")
+    current.cast, current.roster, current.tally = cast_, statement, True
+    ctx.timers.pop("grace", None)
+    ctx.set_timer("chase", now + ctx.setting.timing.chase)
+    task = current.tasks[cast_.core]
+    if cast_.void:
+        ctx.enter("seal", now)
+        allow(ctx, "seal", now)
+        return
+    current.commits.update(cast_.commits)
+    if task.frozen is None:
+        ctx.enter("exchange", now)
+    allow(ctx, "reduce" if task.frozen else "exchange", now)
+    mine = cast_.owned(ctx.me)
+    if mine:
+        ctx.set_timer("gram", task.due)
+        ctx.ask_again(Want(cast_.core, tuple(mine)))
+    if cast_.coordinator == ctx.me:
+        ctx.set_timer("grams", task.due + ctx.setting.timing.exchange)
+
+
+def _fair(ctx: Context, cast_: Cast, statement: Statement, now: float) -> bool:
+    """Whether nobody was put out whose Gram was here in good time, unless a third says otherwise (5.5)."""
+    before = ctx.round.task
+    if before is None or before.cast.base != cast_.base or cast_.void:
+        return True
+    early = now - ctx.setting.timing.fair
+    served = {each for each in cast_.out if before.arrived.get(each, now) < early} - ctx.round.faced
+    if not served:
+        return True
+    readys = [ctx.scope.decode(raw, sender=statement.peer) for raw in cast("Roster", statement.body).readys]
+    return served <= set(unserved(ctx.head, readys))

@@ -1,0 +1,48 @@
+"""What adopting a seal does to a peer's own state: base, drift, legs, history (protocol.md 5.11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..drift import grow_old
+from .context import HISTORY, HISTORY_BYTES, Settled
+
+if TYPE_CHECKING:
+    from .chain import Head
+    from .context import Context, Task
+
+
+def settle_round(ctx: Context, task: Task, head: Head) -> None:
+    """Move to ``head``, a child of the head that ``task`` computed; what it took leaves the drift."""
+    assert task.applied is not None
+    _remember(ctx, task)
+    if task.cast.lost:
+        ctx.root(ctx.head.seal, final=False)
+    if not task.cast.void:
+        _settle_drift(ctx, task)
+    ctx.parents.append(ctx.head.seal)
+    ctx.params, ctx.momentum, ctx.state_root = task.applied.params, task.applied.momentum, task.applied.root
+    ctx.move_head(head)
+    ctx.chain.append(head)
+    ctx.moved = True
+
+
+def _settle_drift(ctx: Context, task: Task) -> None:
+    """In each part that was taken the bytes sent go; a part that three seals have left is dropped."""
+    assert task.frozen is not None and task.left is not None
+    rows, start = task.cast.rows, task.left[0]
+    taken = task.frozen.have[rows.index(ctx.me)].tolist() if ctx.me in rows else [False] * len(ctx.ages)
+    left = task.left[1]
+    drift = left if ctx.drift is start else left + (ctx.drift - start)  # a window came in meanwhile
+    if 2 * sum(taken) >= len(taken):
+        ctx.legs = ctx.legs[ctx.round.carried :]
+    ctx.drift, ctx.ages = grow_old(drift, ctx.ages, taken, ctx.setting.part)
+
+
+def _remember(ctx: Context, task: Task) -> None:
+    """Keep the round for members that missed its end, within bounds."""
+    ctx.history.append(Settled(ctx.head.seal, tuple(ctx.known.values()), task.results))
+    size = sum(each.results.nbytes for each in ctx.history if each.results)
+    while len(ctx.history) > HISTORY or (size > HISTORY_BYTES and len(ctx.history) > 1):
+        old = ctx.history.popleft().results
+        size -= old.nbytes if old else 0

@@ -1,0 +1,52 @@
+"""Who reduces which parts after some reducers were put out between freeze and seal (protocol.md 5.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from .roster import Cast
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The division of a cast's parts when ``out`` were put out one after another.
+
+    Parts go to the next in their own order, so nobody else's change, and results that are here stay good.
+    """
+
+    cast: Cast
+    out: tuple[PeerId, ...]
+
+    @cached_property
+    def _stages(self) -> list[tuple[PeerId, ...]]:
+        return [self.cast.owners, *(self.cast.inherit(self.out[:stage]) for stage in range(1, len(self.out) + 1))]
+
+    @property
+    def possible(self) -> bool:
+        """Whether somebody is left to reduce."""
+        return bool(self._stages[-1])
+
+    @cached_property
+    def holders(self) -> list[tuple[PeerId, int]]:
+        """For each part, its reducer and the stage at which it got it."""
+        final = self._stages[-1]
+        return [
+            (owner, next(stage for stage, owners in enumerate(self._stages) if owners[index] == owner))
+            for index, owner in enumerate(final)
+        ]
+
+    @cached_property
+    def parts(self) -> dict[tuple[PeerId, int], list[int]]:
+        """Every share that counts, in order of peer and stage, and its parts, ascending."""
+        out: dict[tuple[PeerId, int], list[int]] = {}
+        for index, share in enumerate(self.holders):
+            out.setdefault(share, []).append(index)
+        return {share: out[share] for share in sorted(out)}
+
+    def of(self, peer: PeerId) -> list[int]:
+        """All parts of one reducer."""
+        return sorted(index for (owner, _), parts in self.parts.items() if owner == peer for index in parts)

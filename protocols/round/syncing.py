@@ -1,0 +1,224 @@
+"""A peer that fell behind or was cut off fetches the chain, decides, and fetches the state (protocol.md 5.12, 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
+from ..drift import settle
+from ..errors import LocalError
+from .effects import Push, Sealed
+from .exchange import is_sound
+from .links import Branch, prefer, walk
+from .records import synced_record
+from .roster import SHRINK_AFTER
+from .transfer import Download, Snapshot
+
+if TYPE_CHECKING:
+    from ..ids import Hash, PeerId
+    from ..messages import Seal
+    from .chain import Head
+    from .context import Context
+    from .effects import Vector
+
+STALLED_S = 20.0
+"""A transfer without progress for this long is given up."""
+AGAIN_S = 30.0
+"""A head that lost the comparison is looked at again after this long."""
+AT_ONCE = 8
+"""Chunks that are under way at a time."""
+BEAT_S = 2.0
+SNAPSHOTS = 2
+"""States a donor keeps for those who are loading them."""
+REPLY_S = 2.0
+"""One peer gets a chain this often."""
+
+
+@dataclass
+class Sync:
+    """A transfer in progress: first the chain from ``peer``, then the state of the branch's last seal."""
+
+    peer: PeerId
+    progress: float
+    start: Head | None = None
+    branch: Branch = Branch(())
+    download: Download | None = None
+    asked: dict[int, float] = field(default_factory=dict)
+
+
+def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
+    """Ask a neighbour on an unknown head for its chain, one at a time."""
+    lost = ctx.lost_heads.get(head)
+    if ctx.sync is not None or (lost is not None and now - lost < AGAIN_S):
+        return
+    ctx.sync = Sync(peer, now)
+    ctx.set_timer("sync", now + BEAT_S)
+    ctx.push(peer, "ask-chain", AskChain(ctx.chain.locator()).encode())
+
+
+def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
+    """Show the way from what the sender knows to the head, and keep that state for a while."""
+    if now - ctx.replied.get(sender, -REPLY_S) < REPLY_S:
+        return
+    ctx.replied[sender] = now
+    start, links = ctx.chain.since(asked.locator)
+    ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
+
+
+def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> None:
+    """Verify a chain, compare it with one's own, and load its state if it wins."""
+    sync = ctx.sync
+    if sync is None or sync.peer != sender or sync.download is not None:
+        return
+    base = sync.branch.heads[-1] if sync.branch.heads else None
+    start = base if base is not None and reply.start == base.seal else None
+    if base is None and reply.start is not None:
+        start = sync.start = ctx.chain.find(reply.start)
+    if start is None or not reply.links:
+        ctx.sync = None
+        if reply.start is None:
+            ctx.trouble(sender, "is on a chain that has no seal in common with this one")
+        return
+    ctx.sync = None  # a chain that does not hold ends the transfer
+    sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+    sync.progress, ctx.sync = now, sync
+    if reply.more:
+        locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:32]
+        ctx.push(sender, "ask-chain", AskChain(locator).encode())
+    elif _wins(ctx, sync):
+        _load(ctx, sync, now)
+    else:
+        ctx.lost_heads[sync.branch.heads[-1].seal] = now
+        while len(ctx.lost_heads) > AT_ONCE:
+            del ctx.lost_heads[next(iter(ctx.lost_heads))]
+        ctx.sync = None
+
+
+def _wins(ctx: Context, sync: Sync) -> bool:
+    """Fork choice. A branch that goes on without members is not followed on sight while one's own quorum works."""
+    assert sync.start is not None
+    ours = ctx.chain.branch(sync.start.seal)
+    if not prefer(ours, sync.branch, sync.start):
+        return False
+    alone = not ours.heads and ctx.votes_here
+    return not (alone and sync.branch.shrinks and ctx.round.barren < SHRINK_AFTER)
+
+
+def _load(ctx: Context, sync: Sync, now: float) -> None:
+    target = sync.branch.heads[-1]
+    if _state_of(target) == ctx.state_root:
+        _adopt(ctx, sync, (ctx.params, ctx.momentum), now)
+    else:
+        sync.download = Download(target, ctx.setting.values)
+        _request(ctx, sync, sync.peer, now)
+
+
+def _state_of(head: Head) -> Hash:
+    assert head.proposal is not None
+    return cast("Seal", head.proposal.body).state
+
+
+def _request(ctx: Context, sync: Sync, donor: PeerId, now: float) -> None:
+    assert sync.download is not None
+    room = AT_ONCE - len(sync.asked)
+    indices = sync.download.missing(room, sync.asked) if room > 0 else []
+    if indices:
+        sync.asked.update(dict.fromkeys(indices, now))
+        ctx.push(donor, "want-state", WantState(sync.download.head.seal, tuple(indices)).encode())
+
+
+def on_want_state(ctx: Context, sender: PeerId, want: WantState, now: float) -> None:
+    """Serve chunks of the head's state, or of one that somebody is loading."""
+    snapshot = ctx.snapshots.get(want.seal)
+    if snapshot is None:
+        if want.seal != ctx.head.seal or len(ctx.snapshots) >= SNAPSHOTS:
+            return
+        snapshot = Snapshot(ctx.head, ctx.params, ctx.momentum), now
+    ctx.snapshots[want.seal] = (snapshot[0], now)
+    for index in want.indices[:AT_ONCE]:
+        if index < snapshot[0].chunks:
+            ctx.emit(Push(sender, "state", snapshot[0].chunk(index).encode()))
+
+
+def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
+    """A chunk of the state; with the last one this peer moves to its head."""
+    sync = ctx.sync
+    if sync is None or sync.download is None or chunk.seal != sync.download.head.seal:
+        return
+    sync.download.add(sender, chunk.index, chunk.data, chunk.path)
+    sync.asked.pop(chunk.index, None)
+    sync.progress = now
+    if sync.download.complete:
+        _adopt(ctx, sync, sync.download.state(), now)
+    else:
+        _request(ctx, sync, sender, now)
+
+
+def beat(ctx: Context, now: float) -> None:
+    """Ask again for chunks that did not come, of the next neighbour; give up what stands still."""
+    kept = ctx.setting.timing.snapshot
+    for seal in [seal for seal, (_, used) in ctx.snapshots.items() if now - used > kept]:
+        del ctx.snapshots[seal]
+    sync = ctx.sync
+    if sync is None:
+        return
+    if now - sync.progress >= STALLED_S:
+        ctx.sync = None
+        return
+    ctx.set_timer("sync", now + BEAT_S)
+    if sync.download is not None:
+        sync.asked = {index: at for index, at in sync.asked.items() if now - at < 2 * BEAT_S}
+        donors = [sync.peer, *sorted(ctx.neighbours - {sync.peer})]
+        _request(ctx, sync, donors[ctx.beats % len(donors)], now)
+
+
+def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector], now: float) -> None:
+    """Move to the branch's last seal; what this peer trained and that chain has not taken stays drift."""
+    assert sync.start is not None
+    target, start = sync.branch.heads[-1], sync.start
+    ours = ctx.chain.branch(start.seal)
+    try:
+        ctx.chain.switch(start.seal, sync.branch)
+    except LocalError as error:
+        ctx.trouble(sync.peer, str(error))
+        ctx.sync = None
+        return
+    _mend_drift(ctx, target, start if ours.heads else None)
+    if ours.heads:
+        ctx.history.clear()
+    ctx.parents.append(ctx.head.seal)
+    ctx.params, ctx.momentum = state
+    ctx.state_root = _state_of(target)
+    ctx.move_head(target)
+    ctx.sync, ctx.diverged = None, False
+    ctx.moved = True
+    ctx.emit(Sealed(target, ctx.params, ctx.momentum, ctx.drift, ctx.ages, synced_record(ctx, target)))
+
+
+def _mend_drift(ctx: Context, target: Head, fork: Head | None) -> None:
+    """Drift after a jump: minus what the new chain took of it, plus what a lost branch had learned.
+
+    A rise of one's own ``sealed`` count says that a commit was taken. Of a lost branch, lost head − fork comes back as
+    drift where that base is kept and the new chain has not sealed this peer's part in it.
+    """
+    if _state_of(target) == ctx.state_root:
+        return
+    mine, theirs = (_sealed(head, ctx.me) for head in (ctx.head, target))
+    if fork is None and theirs > mine:
+        encoded = ctx.round.encoded
+        whole = [True] * len(ctx.part_sizes)
+        data = encoded.data if encoded else None
+        ctx.drift = settle(ctx.drift, data, whole, ctx.setting.update_codec, ctx.setting.part)
+        ctx.legs = ctx.legs[ctx.round.carried :] if encoded else []
+        ctx.ages = (0,) * len(ctx.ages)
+    elif fork is not None and theirs < mine and fork.seal in ctx.rooted:
+        mended = ctx.drift + (ctx.params - ctx.rooted[fork.seal])
+        if is_sound(mended) and np.isfinite(mended).all():
+            ctx.drift, ctx.ages = mended, (0,) * len(ctx.ages)
+
+
+def _sealed(head: Head, peer: PeerId) -> int:
+    return head.table.members[peer].sealed if peer in head.table.members else 0

@@ -1,0 +1,155 @@
+"""Views: ready with its lock, giving a view up, moving up with the others, finality (protocol.md 5.4, 5.9, 5.10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ..messages import MAX_REDUCERS, Ready
+from .effects import Final
+from .roster import SHRINK_AFTER, fits
+
+if TYPE_CHECKING:
+    from ..ids import PeerId
+    from ..statements import Statement
+    from .context import Context
+
+
+def say_ready(ctx: Context, view: int, now: float) -> None:
+    """Sign ready for ``view`` on top of the head, once; from here on this peer votes in no lower view.
+
+    Newcomers' commits are not named: every peer may have heard others first, and a roster has not room for all.
+    """
+    if view <= max(ctx.round.ready, ctx.head.view):
+        return
+    ctx.view = ctx.round.ready = view
+    ctx.timers.pop("grace", None)
+    ctx.timers.pop("propose", None)
+    if not ctx.votes_here:
+        allow(ctx, "roster", now)
+        return
+    ctx.signed_view = max(ctx.signed_view, view)
+    table, cast_ = ctx.head.table, ctx.round.cast
+    seen = sorted(each.hash for peer, each in ctx.round.commits.items() if table.weighs(peer))
+    kept = cast_ if cast_ is not None and not cast_.void else None
+    ctx.sign(
+        Ready(
+            view=view,
+            head=ctx.head.seal,
+            head_view=ctx.head.view,
+            commits=tuple(seen),
+            kept=kept.base if kept else b"",
+            kept_view=kept.view if kept else 0,
+            unserved=unserved_here(ctx, now),
+        )
+    )
+    if kept is None:
+        ctx.enter("roster", now)
+    allow(ctx, "roster", now)
+    if ctx.round.barren >= SHRINK_AFTER:
+        ctx.set_timer("shrink", now + ctx.setting.timing.shrink)
+
+
+def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
+    """Reducers of the cast that owe this peer a Gram or result: late, gone, or known by two faces."""
+    cast_, task = ctx.round.cast, ctx.round.task
+    if cast_ is None or task is None:
+        return ()
+    late = now >= task.due + ctx.setting.timing.exchange
+    owing = set(task.results.missing()) if task.results else {each for each in cast_.working if each not in task.grams}
+    bad = {each for each in owing if late or is_gone(ctx, each, now)} | (ctx.round.faced & set(cast_.working))
+    return tuple(sorted(bad - {ctx.me})[:MAX_REDUCERS])
+
+
+def is_gone(ctx: Context, peer: PeerId, now: float) -> bool:
+    """Whether a peer to which there was a stream has none any more."""
+    return peer in ctx.gone and now - ctx.gone[peer] >= ctx.setting.timing.gone
+
+
+def allow(ctx: Context, stage: str, now: float) -> None:
+    """Give the coordinator of the view in flight the time for its next step."""
+    timing, task = ctx.setting.timing, ctx.round.task
+    seconds = timing.roster * ctx.stretch
+    if stage == "exchange":
+        seconds = (max(0.0, task.due - now) if task else 0.0) + timing.exchange * ctx.stretch
+    elif stage == "reduce":
+        seconds = timing.reduce * ctx.stretch
+    elif stage == "seal":
+        seconds = timing.certificate * ctx.stretch
+    ctx.set_timer("view", now + seconds)
+
+
+def give_up(ctx: Context, now: float) -> None:
+    """The view has come to nothing here: ready for the next one."""
+    quorum = ctx.head.table.is_quorum(ctx.ready_in(ctx.view))
+    ctx.stirred = True
+    ctx.round.barren = 0 if quorum else ctx.round.barren + 1
+    say_ready(ctx, ctx.view + 1, now)
+
+
+def on_ready(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
+    """A voter is ready; a quorum on top of the head makes it final, a third moves this peer up."""
+    body, table = cast("Ready", statement.body), ctx.head.table
+    if body.view <= ctx.head.view:
+        return True
+    if not table.stands(statement.peer):
+        return body.head == ctx.head.seal
+    if not ctx.keep(ctx.readys, body.view, statement):
+        return True
+    ctx.accept(statement, source)
+    if body.view > ctx.heard.get(statement.peer, (0, 0.0))[0]:
+        ctx.heard[statement.peer] = (body.view, now)
+    try_final(ctx)
+    move_up(ctx, now)
+    _hurry(ctx, now)
+    return True
+
+
+def try_final(ctx: Context) -> None:
+    """More than 2/3 of voters and lost are ready right above the head: it is never undone."""
+    if ctx.final == ctx.head.seal or ctx.head.proposal is None:
+        return
+    proof = {peer: each for peer, each in ctx.ready_in(ctx.head.view + 1).items() if _on_head(ctx, each)}
+    if ctx.head.table.holds(proof, ctx.head.round):
+        ctx.final = ctx.head.seal
+        ctx.root(ctx.head.seal, final=True)
+        ctx.chain.mark_final(ctx.head.seal, tuple(proof[each] for each in sorted(proof)))
+        ctx.emit(Final(ctx.head.seal, ctx.head.round))
+
+
+def _on_head(ctx: Context, ready: Statement) -> bool:
+    return cast("Ready", ready.body).head == ctx.head.seal
+
+
+def move_up(ctx: Context, now: float) -> None:
+    """Join the highest view that more than a third of the weight heard from in the last minute has signed."""
+    table, since = ctx.head.table, now - ctx.setting.timing.heard
+    heard = {peer: view for peer, (view, at) in ctx.heard.items() if at >= since and table.stands(peer)}
+    views = sorted({view for view in heard.values() if view > ctx.view}, reverse=True)
+    for view in views:
+        if table.is_third([peer for peer, own in heard.items() if own >= view], of=heard):
+            give_up_for(ctx, view, now)
+            return
+
+
+def give_up_for(ctx: Context, view: int, now: float) -> None:
+    """The others are further: join them."""
+    if ctx.round.ready == ctx.view and not ctx.head.table.is_quorum(ctx.ready_in(ctx.view)):
+        ctx.round.barren += 1
+    say_ready(ctx, view, now)
+
+
+def _hurry(ctx: Context, now: float) -> None:
+    """A third of the weight is ready in the view in flight: whoever still trains has the grace to end it."""
+    if ctx.round.ready < ctx.view and ctx.head.table.is_third(ctx.ready_in(ctx.view)):
+        ctx.set_timer("grace", now + ctx.setting.timing.grace, sooner=True)
+
+
+def on_gone(ctx: Context, now: float) -> None:
+    """Streams have been closed for a while: a coordinator that is gone needs no further waiting."""
+    later = [at + ctx.setting.timing.gone for at in ctx.gone.values() if now - at < ctx.setting.timing.gone]
+    if later:
+        ctx.set_timer("gone", min(later))
+    if ctx.round.ready == ctx.view and is_gone(ctx, ctx.coordinator, now):
+        fitting = [peer for peer, each in ctx.ready_in(ctx.view).items() if fits(each, ctx.view, ctx.head)]
+        if ctx.head.table.is_quorum(fitting) and ctx.once(f"gone {ctx.view}"):
+            give_up(ctx, now)
