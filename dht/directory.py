@@ -9,22 +9,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from protocols.errors import LocalError, RemoteError, TransportError
 
-from .records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from .records import PeerRecord, decode_record, encode_record, key_of, next_sequence
 from .seeds import Seed, Seeds, SeedTiming
 from .tasks import keep_going
+from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,17 +32,6 @@ if TYPE_CHECKING:
     from .transport import StreamTransport
 
 log = logging.getLogger(__name__)
-
-CLOCK_LIMIT_S = 3.0
-"""hivemind's own bound on the difference between two nodes' clocks."""
-
-_WRAPPING_BYTES = 8
-"""hivemind packs every value in msgpack once more."""
-
-MAX_OWNERS = 4096
-"""Peers whose records a node holds; hivemind's own store has no bound."""
-
-_reading: ContextVar[bool] = ContextVar("reading", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,69 +50,6 @@ class DirectoryTiming:
     seeds: SeedTiming = SeedTiming()
 
 
-class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
-    """Accepts a peer record of this run only with its owner's signature and no older sequence number than seen.
-
-    Stores no record of a further peer while it holds ``MAX_OWNERS``; what others answer is read all the same.
-    """
-
-    def __init__(self, run: bytes, lifetime_s: float, clock: Callable[[], float] = time.time) -> None:
-        self._run = run
-        self._key = DHTID.generate(source=key_of(run)).to_bytes()
-        self._lifetime_s = lifetime_s
-        self._clock = clock
-        self._seen: dict[str, PeerRecord] = {}
-        self.refused = 0
-        """How many good records found no room."""
-
-    def validate(self, record: DHTRecord) -> bool:
-        """hivemind asks this for every value that it is told to store or that it was given."""
-        try:
-            checked = self._check(record)
-        except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
-            log.debug("refused a directory record: %s", error)
-            return False
-        return self._remember(checked) or _reading.get()
-
-    def _check(self, record: DHTRecord) -> PeerRecord:
-        if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
-            raise ValueError("not a peer record of this run, or too large")
-        owner, value = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
-        if not isinstance(owner, str) or not isinstance(value, bytes):
-            raise ValueError("not a peer record")
-        found = decode_record(value, source=owner[:64])
-        if found.peer != owner or found.run != self._run:
-            raise RemoteError(owner[:64], "record belongs to another peer or run")
-        # A record prolonged by somebody else would outlive its successor, since hivemind keeps what expires last.
-        if found.expires != record.expiration_time:
-            raise RemoteError(owner, "record's expiry was changed")
-        if found.expires > self._clock() + self._lifetime_s + CLOCK_LIMIT_S:
-            raise RemoteError(owner, "record is valid for too long")
-        last = self._seen.get(owner)
-        # A node that missed an update hands out one old record among many good ones: `peers` sorts that out.
-        if last is not None and found.sequence < last.sequence and not _reading.get():
-            raise RemoteError(owner, "record is older than one seen before")
-        return found
-
-    def _remember(self, record: PeerRecord) -> bool:
-        """Keep the newest of each owner; False when there is no room for another owner."""
-        last = self._seen.get(record.peer)
-        if last is None and len(self._seen) >= MAX_OWNERS:
-            now = self._clock()
-            self._seen = {peer: seen for peer, seen in self._seen.items() if seen.expires > now}
-            if len(self._seen) >= MAX_OWNERS:
-                self.refused += 1
-                return False
-        if last is None or last.sequence < record.sequence:
-            self._seen[record.peer] = record
-        return True
-
-    def newest(self, record: PeerRecord) -> PeerRecord:
-        """The newest record seen of this one's peer."""
-        last = self._seen.get(record.peer)
-        return last if last is not None and last.sequence > record.sequence else record
-
-
 class Directory:
     """This peer's node of the DHT. Network trouble shows in ``seeds`` and in empty answers, never as an exit."""
 
@@ -137,14 +61,19 @@ class Directory:
         *,
         timing: DirectoryTiming | None = None,
         clock: Callable[[], float] = time.time,
+        members: Callable[[], frozenset[PeerId]] = frozenset,
     ) -> None:
-        """``sign`` makes this peer's Ed25519 signature; ``clock`` gives unix seconds."""
+        """``sign`` makes this peer's Ed25519 signature; ``clock`` gives unix seconds.
+
+        ``members`` tells whose records never give way to others'.
+        """
         self._transport = transport
         self._run = run
         self._sign = sign
         self._timing = timing or DirectoryTiming()
         self._clock = clock
-        self._validator = RecordValidator(run, self._timing.lifetime_s, clock)
+        lifetime_s = self._timing.lifetime_s
+        self._validator = RecordValidator(run, lifetime_s, clock, members=members, on_store=self._make_room)
         self._node: Any = None
         self._seeds: Seeds | None = None
         self._record: PeerRecord | None = None
@@ -199,11 +128,11 @@ class Directory:
 
     async def peers(self) -> list[PeerRecord]:
         """The unexpired records of all peers of the run that can be found now, this one's included, by peer id."""
-        token = _reading.set(True)
+        token = reading.set(True)
         try:
             answer = await self._search(lambda node: node.get(key_of(self._run), latest=True))
         finally:
-            _reading.reset(token)
+            reading.reset(token)
         entries = answer.value if answer is not None and isinstance(answer.value, dict) else {}
         found = {}
         for owner, entry in entries.items():
@@ -232,6 +161,11 @@ class Directory:
                 )
         except Exception as error:  # hivemind raises whatever its parts raise
             raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
+
+    def _make_room(self, peer: str | None) -> None:
+        if self._node is not None:
+            for storage in (self._node.protocol.storage, self._node.protocol.cache):
+                make_room(storage, DHTID.generate(source=key_of(self._run)), peer)
 
     async def _end_node(self) -> None:
         node, self._node = self._node, None

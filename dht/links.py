@@ -61,6 +61,8 @@ class Link:
         self.error = ""
         self._config = config
         self._now = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._refusal = ""
         self._idle = asyncio.Event()  # no stream is open
         self._waiters: set[asyncio.Future[FrameStream]] = set()
         self._jitter = random.Random(peer)  # only spreads retries
@@ -69,8 +71,15 @@ class Link:
         self._task = asyncio.create_task(self._keep_open(), name=f"link to {peer}")
 
     def hurry(self) -> None:
-        """Try now instead of at the end of the pause."""
-        self._now.set()
+        """Try now instead of at the end of the pause, unless one end has just refused the other."""
+        if not self._refusal:
+            self._now.set()
+
+    def heard(self) -> None:
+        """The peer said a proper hello on a stream of its own: it can be reached, and an old refusal is over."""
+        self._heard.set()
+        if self.stream is None:
+            self._now.set()
 
     async def ready(self) -> FrameStream:
         """The open stream, or the outcome of the attempt under way or next; raises TransportError."""
@@ -78,6 +87,8 @@ class Link:
             return self.stream
         if self._over:
             raise TransportError(self.peer, self._over)
+        if self._refusal:
+            raise Refused(self.peer, self._refusal)
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -113,9 +124,11 @@ class Link:
                 last_success = clock()
                 if last_success - opened > timing.ping_s:  # one that breaks at once, again and again, is no success
                     pause, delay = timing.first_retry_s, 2 * timing.first_retry_s
+            except Refused as error:
+                await self._sit_out(error)
+                pause = 0.0
             except (TransportError, RemoteError) as error:
                 self._failed(error)
-                pause = timing.refused_retry_s if isinstance(error, Refused) else pause
             except Exception as error:  # a defect: it must be seen, and whoever waits for this link told
                 log.exception("the link to %s failed", self.peer)
                 self._failed(TransportError(self.peer, f"failed here: {error!r}"))
@@ -126,6 +139,17 @@ class Link:
                     await self._now.wait()
         self._over = self.error.removeprefix(f"{self.peer}: ") or "the link is closing"
         self._config.forget(self)
+
+    async def _sit_out(self, error: Refused) -> None:
+        """Leave the peer alone for a while; whoever asks for it meanwhile is told why."""
+        self._refusal = str(error).removeprefix(f"{self.peer}: ")
+        self._heard.clear()
+        self._now.clear()
+        self._failed(error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.timing.refused_retry_s * (0.5 + self._jitter.random())):
+                await self._heard.wait()
+        self._refusal = ""
 
     async def _open(self) -> FrameStream:
         stream = await self._config.open(self)

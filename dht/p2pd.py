@@ -3,6 +3,7 @@
 hivemind's ``P2P.create`` hides the flags that matter and leaves a ghost when the daemon is killed, so
 we start the binary ourselves and hand its control address to ``transport`` (``P2P.replicate``).
 p2pd never outlives us: the kernel kills it with us (Linux), and it ends when its last client goes.
+One that ends is started again, and one that no longer answers is ended.
 """
 
 from __future__ import annotations
@@ -36,11 +37,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READY_S = 15.0
-STOP_S = 5.0
-FIRST_RETRY_S = 0.2
-LAST_RETRY_S = 30.0
-STEADY_S = 60.0
-"""After this many seconds without a crash the back-off starts anew."""
+STOP_S = 2.0
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 15.0
+STEADY_S = 3.0
+"""One that lived so long is started again at once; after a quicker death, the pause before the next start doubles."""
+
+PROBE_S = 5.0
+"""Between questions whether p2pd still answers."""
+ANSWER_S = 10.0
+"""It answers within 2 ms; without an answer for so long it is frozen (stopped, swapped out, deadlocked)."""
+LAST_ANSWER_S = 1.0
+"""The same when the daemon ends."""
+STALLED_S = 2.0
+"""An answer overdue by so much more means that our own loop stood still, which tells nothing about p2pd."""
+_IDENTIFY = b"\x02\x08\x00"
+"""A ``Request`` of type IDENTIFY after its length, as p2pd.proto has it."""
 
 UNATTENDED_S = 60
 """p2pd ends itself when nobody attached for this long."""
@@ -77,6 +89,7 @@ class P2pd:
         self._trace = config.home / "p2pd.pid"
         self._directory: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._born = 0.0
         self._output: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._last_lines: deque[str] = deque(maxlen=8)
@@ -114,11 +127,16 @@ class P2pd:
         self._supervisor = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
     async def retire(self) -> None:
-        """Let p2pd end when its last client goes, and don't start it again: call before the transport closes."""
+        """Let p2pd end when its last client goes, and don't start it again: call before the transport closes.
+
+        A frozen one is ended at once, so that nobody waits for what it does not do.
+        """
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
+            if self._process is not None and not await self._answers(LAST_ANSWER_S):
+                _send(self._process, signal.SIGKILL)
 
     async def stop(self) -> None:
         """Ends p2pd: asked first, killed after a while; nothing is left, not even a zombie."""
@@ -151,9 +169,14 @@ class P2pd:
                 f"cannot run {self._binary}: {error.strerror}",
                 remedy="reinstall hivemind for this machine's processor: pip install --force-reinstall hivemind",
             ) from error
-        self._process = process
+        self._process, self._born = process, time.monotonic()
         self._output = asyncio.create_task(self._read_output(process, ready), name="p2pd output")
-        leftovers.record(self._trace, pid=process.pid, directory=self._directory)
+        try:
+            leftovers.record(self._trace, pid=process.pid, directory=self._directory)
+        except EnvironmentFault as error:
+            if self._supervisor is None:
+                raise
+            log.warning("%s", error)  # a full disk does not take a running daemon off the network
         try:
             async with asyncio.timeout(READY_S):
                 await ready
@@ -206,18 +229,16 @@ class P2pd:
             )
 
     async def _supervise(self) -> None:
-        """Restart p2pd whenever it ends, ever slower; never gives up, network trouble does not end the daemon."""
-        delay = FIRST_RETRY_S
+        """Restart p2pd whenever it ends; never gives up, network trouble does not end the daemon."""
+        delay = 0.0
         while True:
-            assert self._process is not None
-            born = time.monotonic()
-            code = await self._process.wait()
-            if time.monotonic() - born > STEADY_S:
-                delay = FIRST_RETRY_S
+            code = await self._until_ended()
+            if time.monotonic() - self._born > STEADY_S:
+                delay = 0.0
             said = self._last_lines[-1] if self._last_lines else ""
             log.warning("p2pd ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
             await asyncio.sleep(delay)
-            delay = min(2 * delay, LAST_RETRY_S)
+            delay = min(max(2 * delay, FIRST_RETRY_S), LAST_RETRY_S)
             self.restarts += 1
             await self._end_process()
             try:
@@ -227,16 +248,47 @@ class P2pd:
                     await self._on_restart(self.control)
             except Exception as error:  # whatever goes wrong, the daemon lives on and tries again
                 log.warning("restarting p2pd failed: %s", error, exc_info=not isinstance(error, MurmurError))
-                await self._end_process()
+                await self._end_process(signal.SIGKILL)
 
-    async def _end_process(self) -> None:
+    async def _until_ended(self) -> int:
+        """The exit code, when it has ended; one that no longer answers is killed."""
+        assert self._process is not None
+        process = self._process
+        ended = asyncio.create_task(process.wait(), name="p2pd end")
+        try:
+            while not (await asyncio.wait({ended}, timeout=PROBE_S))[0]:
+                if await self._answers(ANSWER_S) or (await asyncio.wait({ended}, timeout=1.0))[0]:
+                    continue
+                log.warning("p2pd (process %d) does not answer any more; ending it", process.pid)
+                _send(process, signal.SIGKILL)
+            return ended.result()
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
+    async def _answers(self, within: float) -> bool:
+        """Whether it answers on its control socket within so many seconds."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(within):
+                reader, writer = await asyncio.open_unix_connection(self.control.removeprefix("/unix"))
+                try:
+                    writer.write(_IDENTIFY)
+                    return bool(await reader.read(1))
+                finally:
+                    writer.transport.abort()
+        except TimeoutError:
+            return time.monotonic() - began > within + STALLED_S
+        except (OSError, RuntimeError):  # uvloop: RuntimeError on a closed connection
+            return False
+
+    async def _end_process(self, *asks: signal.Signals) -> None:
+        """Send these signals (SIGTERM, then SIGKILL) until it ends, and reap it."""
         process, output = self._process, self._output
         if process is None:
             return
-        for ask in (signal.SIGTERM, signal.SIGKILL):
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, ask)  # Popen.send_signal would reap it behind asyncio's back
+        for ask in asks or (signal.SIGTERM, signal.SIGKILL):
+            _send(process, ask)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await process.wait()
@@ -244,6 +296,12 @@ class P2pd:
         if output is not None:
             output.cancel()
             await asyncio.gather(output, return_exceptions=True)
+
+
+def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, ask)  # Popen.send_signal would reap it behind asyncio's back
 
 
 def find_binary() -> Path:

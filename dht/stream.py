@@ -40,7 +40,7 @@ class Timing:
     dial_s: float = 10.0
     """To reach a peer and open a stream."""
     handshake_s: float = 10.0
-    ping_s: float = 10.0
+    ping_s: float = 5.0
     """Between heartbeats."""
     silent_s: float = 30.0
     """Without a byte from the peer, the stream is dead (libp2p notices after 39.5 s)."""
@@ -48,8 +48,9 @@ class Timing:
     """For one frame to be taken, waiting for earlier ones included."""
     goodbye_s: float = 2.0
     """For the other side to close."""
-    first_retry_s: float = 0.25
-    last_retry_s: float = 30.0
+    first_retry_s: float = 0.5
+    """p2pd, when a dial is refused, does not dial again for 5 s and more: give the other's time to restart."""
+    last_retry_s: float = 15.0
     refused_retry_s: float = 120.0
     """After a refusal: the other side will hardly have changed its run or version."""
     give_up_s: float = 600.0

@@ -7,43 +7,35 @@ it opened. libp2p authenticates both ends, so a frame's sender is certain. Nothi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
-from hivemind.proto import p2pd_pb2
+from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
-from multiaddr import Multiaddr
-from multiaddr.exceptions import Error as MultiaddrError
 
 from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.ids import PeerId, public_key
 
+from .control import Control, deadline
 from .door import Door
 from .handshake import Hello, difference
 from .links import Link, LinkConfig, Refused
-from .stream import Counter, Ends, FrameStream, Timing
+from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from protocols.ports import Buffer, FrameHandler
+
+    from .stream import Ends
 
 log = logging.getLogger(__name__)
 
 PROTOCOL_ID = "/murmur/1/round"
-READ_AHEAD = 1 << 20
-"""Bytes that a stream's reader takes in before it holds the sender back."""
-
 ATTACH_S = 10.0
 """For any request to our own p2pd."""
-
-_DAEMON_ERRORS = (OSError, asyncio.IncompleteReadError, P2PDaemonError, ValueError, RuntimeError)
-"""RuntimeError is what uvloop raises on a closed connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +78,13 @@ class StreamTransport:
         self._members = members
         self._own = Hello(config.run, config.software)
         self._p2p: P2P | None = None
-        self._control = ""
+        self._control = Control("", config.timing.dial_s)
         self._peer = PeerId("")
         self._listen: tuple[str, ...] = ()
         self._links: dict[PeerId, Link] = {}
         self._total = Counter()
         self._door = Door(members)
         self._endings: set[asyncio.Task[None]] = set()
-        self._unreached: dict[PeerId, str] = {}
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
         self.hang_ups = 0
@@ -177,6 +168,12 @@ class StreamTransport:
                 raise
             await link.ready()  # the attempt under way did not know the new addresses yet
 
+    def learn(self, peer: PeerId, addresses: Sequence[str]) -> None:
+        """Where to reach a peer that we know, should its stream break; one that dialled us never told."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.addresses = tuple(addresses) or link.addresses
+
     async def forget(self, peer: PeerId) -> None:
         """Close the streams with ``peer`` and stop trying to reach it."""
         link = self._links.pop(peer, None)
@@ -200,33 +197,15 @@ class StreamTransport:
 
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
-        try:
-            targets = [Multiaddr(address) for address in addresses]  # hivemind's own writes /p2p in a form p2pd refuses
-        except (MultiaddrError, ValueError) as error:
-            raise TransportError(peer, f"not an address: {error}") from error
-        tcp = [target for target in targets if "tcp" in target]
-        failure = "no address to reach it at"
-        for group in (tcp, [target for target in targets if target not in tcp]):  # go-libp2p itself prefers QUIC
-            if group:
-                try:
-                    await self._dial(peer, group)
-                except TransportError as error:
-                    failure = str(error).removeprefix(f"{peer}: ")
-                else:
-                    self._unreached.pop(peer, None)
-                    return
-        if "dial backoff" in failure:  # p2pd waits some seconds before it dials again: tell the true cause
-            failure = self._unreached.get(peer, failure)
-        self._unreached[peer] = failure
-        raise TransportError(peer, failure)
+        await self._control.dial(peer, addresses)
 
     async def _attach(self, control: str) -> None:
         path = control.removeprefix("/unix")
-        async with _deadline(self._peer, ATTACH_S):
+        async with deadline(self._peer, ATTACH_S):
             # hivemind would put the client's socket into /tmp, and a crash would leave it there
             client: Any = type("Client", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{PurePosixPath(path).parent}/"})
             p2p = await client.replicate(HivemindMultiaddr(control))
-            self._p2p, self._control = p2p, path
+            self._p2p, self._control = p2p, Control(path, self._config.timing.dial_s)
             self._peer = PeerId(p2p.peer_id.to_base58())
             self._listen = tuple(str(address) for address in p2p._visible_maddrs)
             await p2p.add_binary_stream_handler(PROTOCOL_ID, self._on_stream)
@@ -276,37 +255,7 @@ class StreamTransport:
     async def _open(self, link: Link) -> FrameStream:
         if link.addresses:
             await self.dial(link.peer, link.addresses)
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.STREAM_OPEN,
-            streamOpen=p2pd_pb2.StreamOpenRequest(peer=_raw(link.peer), proto=[PROTOCOL_ID]),
-        )
-        return self._stream(link.peer, await self._ask(link.peer, request), link.counter)
-
-    async def _dial(self, peer: PeerId, targets: list[Multiaddr]) -> None:
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.CONNECT,
-            connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
-        )
-        _, writer = await self._ask(peer, request)
-        writer.close()
-
-    async def _ask(self, peer: PeerId, request: Any) -> Ends:
-        """One request to p2pd on a connection of its own, which becomes the stream when it opens one.
-
-        hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
-        """
-        async with _deadline(peer, self._config.timing.dial_s):
-            ends = await asyncio.open_unix_connection(self._control, limit=READ_AHEAD)
-            response = p2pd_pb2.Response()
-            try:
-                await write_pbmsg(ends[1], request)
-                await read_pbmsg_safe(ends[0], response)
-                if response.type == p2pd_pb2.Response.ERROR:
-                    raise TransportError(peer, _plain(response.error.msg))
-            except BaseException:
-                ends[1].transport.abort()
-                raise
-        return ends
+        return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter)
 
     def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
         return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
@@ -356,8 +305,7 @@ class StreamTransport:
         link.inbound = stream
         link.counter.take(stream.counter.sent, stream.counter.received)
         stream.counter = link.counter
-        if link.stream is None:
-            link.hurry()  # it reached us, so we may reach it
+        link.heard()
         try:
             async with stream.beating():
                 while True:
@@ -368,26 +316,3 @@ class StreamTransport:
                 link.inbound = None
                 if not self._keeps(link):
                     self._drop(link)
-
-
-def _raw(peer: PeerId) -> bytes:
-    return PeerID.from_base58(peer).to_bytes()  # type: ignore[no-any-return]
-
-
-def _plain(message: str) -> str:
-    """p2pd's complaint in one line, without its preamble of repeated names."""
-    line = " ".join(message.split())
-    _, dials, causes = line.rpartition("all dials failed * ")
-    return (f"cannot be reached: {causes}" if dials else line)[:400]
-
-
-@contextlib.asynccontextmanager
-async def _deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
-    """Maps what a request to p2pd can raise to TransportError."""
-    try:
-        async with asyncio.timeout(deadline_s):
-            yield
-    except TimeoutError as error:
-        raise TransportError(peer, f"no answer within {deadline_s:.0f} s") from error
-    except _DAEMON_ERRORS as error:
-        raise TransportError(peer, str(error) or type(error).__name__) from error

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
 from . import cli_run
-from .cli_flags import SIZES, Commands, Parser, at_least, common, ipv4, peer_address, port
+from .cli_flags import SIZES, Commands, Parser, at_least, common, ipv4, peer_address, port, share
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
 from .paths import Home
+from .swarm.plan import check, parse_kill
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,7 +73,7 @@ def _up(commands: Commands) -> None:
         "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
     )
     flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
-    up.set_defaults(command=_run_up)
+    up.set_defaults(command=run_up)
 
 
 def _simple(commands: Commands) -> None:
@@ -104,6 +106,23 @@ def _swarm(commands: Commands) -> None:
         metavar="NAME|FILE",
         help="an embedded run, or a swarm's run.toml (%(default)s)",
     )
+    flag(
+        "--kill",
+        type=parse_kill,
+        action="append",
+        default=[],
+        metavar="WHO@ROUND[:PHASE]",
+        help="kill -9 a peer then; WHO = an index, 2x, coordinator, reducer or contributor; may be repeated",
+    )
+    flag(
+        "--join-at",
+        type=at_least(1),
+        action="append",
+        default=[],
+        metavar="ROUND",
+        help="one more peer joins in that round; may be repeated",
+    )
+    _virtual(swarm)
     flag("--baseline", action="store_true", help="compare with one peer alone and with plain AdamW")
     flag("--json", type=Path, metavar="FILE", help="write the report to FILE (- = stdout)")
     flag("--trace", type=Path, metavar="DIR", help="keep updates and seals in DIR and replay them in memory")
@@ -112,7 +131,19 @@ def _swarm(commands: Commands) -> None:
     swarm.set_defaults(command=_run_swarm)
 
 
-def _run_up(arguments: dict[str, Any]) -> int:
+def _virtual(swarm: argparse.ArgumentParser) -> None:
+    flag = swarm.add_argument
+    flag("--virtual", action="store_true", help="all peers in this process, on a virtual clock and network")
+    flag("--loss", type=share, default=0.0, metavar="P", help="virtual: share of the frames that get lost")
+    flag("--deaths", type=at_least(0), default=0, metavar="N", help="virtual: peers that die at some time")
+    flag("--joins", type=at_least(0), default=0, metavar="N", help="virtual: peers that join at some time")
+    flag("--partition", action="count", default=0, help="virtual: a partition that heals; may be repeated")
+    flag("--frozen", type=at_least(0), default=0, metavar="N", help="virtual: peers that stand still for a while")
+    flag("--slow", type=at_least(0), default=0, metavar="N", help="virtual: peers with a slow uplink")
+
+
+def run_up(arguments: dict[str, Any], *, wrap: Callable[[Any], Any] | None = None) -> int:
+    """``murmur up``; ``wrap`` puts something between the daemon and its round machine. Raises MurmurError."""
     if arguments["alone"] and arguments["join"]:
         raise ConfigError("--alone never looks for peers, and --join names some", remedy="leave one of them out")
     options = UpOptions(**{**arguments, "join": tuple(arguments["join"])})
@@ -120,7 +151,7 @@ def _run_up(arguments: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, _end)  # until the daemon takes signals itself: loading takes a while
     from . import daemon
 
-    return daemon.run(options)
+    return daemon.run(options, wrap=wrap)
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -128,7 +159,9 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 
 def _run_swarm(arguments: dict[str, Any]) -> int:
-    options = SwarmOptions(**arguments)
+    lists = {name: tuple(arguments[name]) for name in ("kill", "join_at")}
+    options = SwarmOptions(**{**arguments, **lists})
+    check(options)
     _use_one_blas_thread()
     from . import swarm
 
@@ -177,10 +210,11 @@ def main() -> NoReturn:
     if command is None:
         commands.print_help(sys.stderr)
         sys.exit(Exit.USAGE)
-    sys.exit(_guarded(command, arguments))
+    sys.exit(guarded(command, arguments))
 
 
-def _guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
+def guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
+    """Run a command; its exit code, also when it ends by an error, which is told in one line."""
     debug = bool(arguments["debug"])
     try:
         return command(arguments)
@@ -193,7 +227,7 @@ def _guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
             traceback.print_exc()
         return report(EnvironmentFault(str(error), remedy="the same command with --debug shows where"))
     except KeyboardInterrupt:
-        return Exit.DONE if command is _run_up else Exit.FAILED
+        return Exit.DONE if command is run_up else Exit.FAILED
     except Exception as error:  # the last resort of a command line: one line instead of a traceback
         if debug:
             traceback.print_exc()

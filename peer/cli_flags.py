@@ -48,6 +48,17 @@ def at_least(low: int) -> Callable[[str], int]:
     return integer
 
 
+def share(text: str) -> float:
+    """A number from 0 to below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+    return value
+
+
 def port(text: str) -> int:
     """A port, or 0 for any."""
     value = at_least(0)(text)

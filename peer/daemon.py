@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import math
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 import uvloop
 
-from protocols.errors import LocalError
+from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import PROTOCOL, PeerId, short
 from protocols.manifest import Manifest, run_id
 from protocols.outer import state_root
@@ -35,19 +36,19 @@ from .journal import Journal
 from .lock import hold
 from .logs import start_logging
 from .models import initial_vector
-from .outbox import Outbox
+from .outbox import Limits, Outbox
 from .paths import Home
-from .reporter import REFERENCES, Reporter
+from .reporter import Reporter
 from .runs import load_run
 from .session import Parts, Session
-from .settings import CELL, round_setting, train_config
+from .settings import CELL, round_setting, train_config, update_bytes
 from .state import Checkpoint, StateStore
 from .training import TrainConfig
 from .training import Window as TrainWindow
 from .worker import TrainerLost, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from .options import UpOptions
 
@@ -63,13 +64,13 @@ TRAINER_TRIES = 3
 """A window is asked for this often before the daemon gives up on its trainer."""
 
 
-def run(options: UpOptions) -> int:
+def run(options: UpOptions, *, wrap: Callable[[Machine], Machine] | None = None) -> int:
     """``murmur up``: returns the exit code. Raises MurmurError for what a person has to mend."""
     home = Home(options.home)
     home.create()
     with hold(home.lock):
         start_logging(home.log, debug=options.debug)
-        return uvloop.run(_supervised(Daemon(options, home)))
+        return uvloop.run(_supervised(Daemon(options, home, wrap=wrap)))
 
 
 async def _supervised(daemon: Daemon) -> int:
@@ -96,8 +97,9 @@ class Run:
 class Daemon:
     """One peer of one run."""
 
-    def __init__(self, options: UpOptions, home: Home) -> None:
-        self._options, self._home = options, home
+    def __init__(self, options: UpOptions, home: Home, *, wrap: Callable[[Machine], Machine] | None = None) -> None:
+        """``wrap`` gets the round machine and gives the one that is run: for what ``swarm`` injects."""
+        self._options, self._home, self._wrap = options, home, wrap
         self._identity = Identity.load_or_create(home.key)
         self._run = self._load_run()
         self._store = StateStore(
@@ -168,19 +170,23 @@ class Daemon:
         if last and checkpoint.head.round >= last:
             self._reporter.say(f"the run has ended after its {last} rounds", event="ended", round=checkpoint.head.round)
             self._stopping.set()
-        self._machine = Machine(
-            self._run.scope,
-            self._identity.peer,
-            self._run.setting,
-            checkpoint.head,
-            (checkpoint.params, checkpoint.momentum),
-        )
+        self._reporter.begin(checkpoint.head)
         path, scope, identity = self._store.journal_path, self._run.scope, self._identity
         journal = await asyncio.to_thread(Journal, path, scope, identity.peer, identity.sign)
         stack.callback(journal.close)
-        parts = Parts(
-            self._run.scope, self._machine, journal, self._store, self._train, time.monotonic, checkpoint.drift
+        links = await asyncio.to_thread(self._store.links)
+        machine = Machine(
+            scope,
+            identity.peer,
+            self._run.setting,
+            checkpoint.head,
+            (checkpoint.params, checkpoint.momentum),
+            signed_view=journal.signed_view,
+            links=links,
+            ages=checkpoint.ages,
         )
+        self._machine = machine if self._wrap is None else self._wrap(machine)
+        parts = Parts(scope, self._machine, journal, self._store, self._train, time.monotonic, checkpoint.drift)
         return await self._connect(stack, parts)
 
     async def _connect(self, stack: AsyncExitStack, parts: Parts) -> Started:
@@ -191,7 +197,7 @@ class Daemon:
         network = Network(
             self._options, self._home, self._run.scope.run, self._identity, self._reporter, members=self._members
         )
-        outbox = Outbox(network.transport)
+        outbox = Outbox(network.transport, Limits.of(update_bytes(self._run.setting)))
         session = Session(parts, self, outbox)
         stack.push_async_callback(outbox.close)
         stack.push_async_callback(network.close)
@@ -239,7 +245,7 @@ class Daemon:
             log.warning("not everybody had sealed the last round after %.0f s", LINGER_S)
 
     async def on_sealed(self, effect: Sealed) -> bool:
-        """Log the round, and measure the held-out loss before the next window begins."""
+        """Log the round, and measure the held-out loss, if nothing is trained before the next window begins."""
         going_on = await self._reporter.on_sealed(effect)
 
         async def show() -> None:
@@ -250,6 +256,10 @@ class Daemon:
         task.add_done_callback(self._evaluated)
         await asyncio.sleep(0)  # the evaluation asks for the trainer before the next window does
         return going_on
+
+    def on_disk(self, error: EnvironmentFault | None) -> None:
+        """Whether the disk takes what must be written goes to the reporter."""
+        self._reporter.on_disk(error)
 
     def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
         """What else a session tells goes to the reporter."""
@@ -290,6 +300,7 @@ class Daemon:
             trainer = st.Child(self._worker.pid, self._worker.rss, self._worker.restarts)
             self._reporter.apply(st.Processes(daemon, self._reporter.status.processes.p2pd, trainer))
             self._tell_waiting()
+            self._tell_deadline()
             await asyncio.sleep(PULSE_S)
 
     def _tell_waiting(self) -> None:
@@ -309,6 +320,12 @@ class Daemon:
         elif phase != "train" and time.monotonic() - self._waiting[1] > PATIENCE_S:
             names = ", ".join(short(each) for each in peers) or "its own work"
             self._reporter.apply(st.Warned("waiting", f"{phase}: waiting for {names}", "they may be slow or offline"))
+
+    def _tell_deadline(self) -> None:
+        """How long it is until something is due; it may be the training itself that everything waits for."""
+        if self._machine is not None and (now := self._reporter.status.round).phase is not None:
+            left = self._machine.deadline() - time.monotonic()
+            self._reporter.apply(st.Progressed(now.progress, max(0.0, left) if left < math.inf else None))
 
     def _load_run(self) -> Run:
         manifest = load_run(self._options, self._identity)
@@ -356,26 +373,8 @@ class Daemon:
         )
 
     def _greet(self) -> None:
-        manifest, values = self._run.manifest, self._run.setting.values
-        founders = len(manifest.members.founders)
-        say = self._reporter.say
-        say(
-            f"murmur {version('murmuration')}   run {manifest.run.name} ({self._run.scope.run.hex()[:12]})   "
-            f"protocol {PROTOCOL}",
-            event="started",
-            peer=self._identity.peer,
-            run=self._run.scope.run.hex(),
-        )
-        say(f"  identity   {short(self._identity.peer)}, key in {self._home.key}")
-        members = f"{founders} founder{'s' * (founders > 1)}"
-        say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
-        say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
-        if manifest.data.name == SHAKESPEARE:
-            lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
-            say(f"  to beat    {lines} (held-out nats per byte)")
-        if founders < 4 and not self._options.alone:
-            say("  note       fewer than four members: no liar is tolerated")
-        say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
+        manifest, alone = self._run.manifest, self._options.alone
+        self._reporter.greet(manifest, self._run.setting.values, str(self._home.key), alone=alone)
 
     def _tell_ready(self) -> None:
         window = self._run.manifest.round

@@ -104,7 +104,7 @@ class Network:
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")
         self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours, members=members)
-        self._directory = Directory(self.transport, run, identity.sign)
+        self._directory = Directory(self.transport, run, identity.sign, members=members)
         self._tasks: list[asyncio.Task[None]] = []
         self._announced, self._due = 0, 0.0
         self._refusals, self._complain = Refusals(), 0.0
@@ -168,6 +168,8 @@ class Network:
         pause, draw = LOOK_S[0], random.Random()
         while True:
             found = [record for record in await self._directory.peers() if record.peer != self.transport.peer]
+            for record in found:
+                self.transport.learn(PeerId(record.peer), record.addresses)
             members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
             await asyncio.gather(
                 *(self._connect(record, keep=True) for record in members),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .swarm.plan import Kill
+
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions:
@@ -56,6 +58,21 @@ class SwarmOptions:
     codec: str | None = None
     rule: str | None = None
     run: str = "shakespeare"
+    kill: tuple[Kill, ...] = ()
+    """Whose processes die by SIGKILL, and when."""
+    join_at: tuple[int, ...] = ()
+    """For each peer that joins later: the round in flight when it is started. Their indices follow the peers'."""
+    virtual: bool = False
+    """Round machines in this process on a virtual clock; what follows is only for these."""
+    loss: float = 0.0
+    """Share of the frames that get lost, half of them with their stream."""
+    deaths: int = 0
+    """Peers that die at any time; half of them come back, half of these with a new key."""
+    joins: int = 0
+    partition: int = 0
+    """Partitions, each of which heals."""
+    frozen: int = 0
+    slow: int = 0
     baseline: bool = False
     """Also train one peer alone and plain AdamW at the same steps."""
     json: Path | None = None

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
 
 from protocols.errors import TransportError
 from protocols.ids import PeerId, short
 from protocols.ports import Buffer, Transport
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 log = logging.getLogger(__name__)
 
 QUEUE_FRAMES = 4096
 """Frames waiting for one neighbour; one that reads slower than this is let go of until it reconnects."""
+QUEUE_BYTES = 64 << 20
+"""Bytes waiting for one neighbour; never less than this, see ``Limits.of``."""
+QUEUE_UPDATES = 3
+"""The same in encoded updates: an honest peer's own one, results, and a state on the way to a newcomer."""
+ALL_QUEUES = 4
+"""Bytes waiting for all neighbours together, in full queues: most of what waits is shared between them."""
 
-_Frame = tuple[str, Sequence[Buffer]]
+_Key: TypeAlias = tuple[int, int]
+"""Address and size of a buffer: unique while somebody holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes that may wait for one neighbour, and for all together."""
+
+    each: int = QUEUE_BYTES
+    all: int = ALL_QUEUES * QUEUE_BYTES
+
+    @classmethod
+    def of(cls, update: int) -> Limits:
+        """For a run whose encoded update has so many bytes."""
+        each = max(QUEUE_BYTES, QUEUE_UPDATES * update)
+        return cls(each, ALL_QUEUES * each)
 
 
 class Streams(Transport, Protocol):
@@ -26,75 +52,154 @@ class Streams(Transport, Protocol):
         """Drop the stream to ``peer`` with all that waits in it and open a new one: ``peer`` goes and comes again."""
 
 
+class _Held:
+    """Bytes that frames keep in memory: a buffer that several of them refer to counts once."""
+
+    def __init__(self, total: _Held | None = None) -> None:
+        """Whatever is held here is held in ``total`` too."""
+        self.bytes = 0
+        self._uses: dict[_Key, int] = {}
+        self._total = total
+
+    def take(self, keys: Iterable[_Key]) -> None:
+        """A frame of these buffers waits."""
+        for key in keys:
+            uses = self._uses[key] = self._uses.get(key, 0) + 1
+            if uses == 1:
+                self.bytes += key[1]
+                if self._total is not None:
+                    self._total.take((key,))
+
+    def give(self, keys: Iterable[_Key]) -> None:
+        """It waits no more."""
+        for key in keys:
+            self._uses[key] -= 1
+            if not self._uses[key]:
+                del self._uses[key]
+                self.bytes -= key[1]
+                if self._total is not None:
+                    self._total.give((key,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    kind: str
+    payload: Sequence[Buffer]
+    keys: tuple[_Key, ...]
+
+
+@dataclass(slots=True)
+class _Line:
+    """One neighbour's queue, and what it keeps in memory: the frame being sent included."""
+
+    held: _Held
+    queue: asyncio.Queue[_Frame] = field(default_factory=lambda: asyncio.Queue(QUEUE_FRAMES))
+    task: asyncio.Task[None] | None = None
+
+    def done(self, frame: _Frame) -> None:
+        """A frame that was taken out is sent or given up."""
+        self.held.give(frame.keys)
+        self.queue.task_done()
+
+
 class Outbox:
-    """A queue and a sender task per neighbour. Buffers are referenced, not copied: they must not change."""
+    """A queue and a sender task per neighbour. Buffers are referenced, not copied: they must not change.
 
-    def __init__(self, transport: Streams) -> None:
+    A neighbour that reads too slowly loses what waits for it and gets a new stream, upon which it knows nothing.
+    """
+
+    def __init__(self, transport: Streams, limits: Limits | None = None) -> None:
         self._transport = transport
-        self._queues: dict[PeerId, asyncio.Queue[_Frame]] = {}
-        self._tasks: dict[PeerId, asyncio.Task[None]] = {}
+        self._limits = limits or Limits()
+        self._held = _Held()
+        self._lines: dict[PeerId, _Line] = {}
         self._leaving: frozenset[PeerId] = frozenset()  # let go of, and still on their old stream
+        self._ending: set[asyncio.Task[None]] = set()
 
-    def connect(self, neighbours: frozenset[PeerId]) -> list[PeerId]:
-        """Serve exactly these neighbours from now on; returns those on a new stream, who know nothing yet."""
-        for gone in self._queues.keys() - neighbours:
-            self._drop(gone)
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for all neighbours, a buffer that waits for several counted once."""
+        return self._held.bytes
+
+    def connect(self, neighbours: frozenset[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
+        """Serve exactly these neighbours from now on: (those on a new stream, who know nothing yet; those who left)."""
+        gone = sorted((self._lines.keys() | self._leaving) - neighbours)
+        for peer in gone:
+            self._drop(peer)
         self._leaving &= neighbours
-        new = sorted(neighbours - self._queues.keys() - self._leaving)
-        for peer in new:
-            self._queues[peer] = asyncio.Queue(QUEUE_FRAMES)
-            self._tasks[peer] = asyncio.create_task(self._serve(peer, self._queues[peer]), name=f"outbox {short(peer)}")
-        return new
+        arrived = sorted(neighbours - self._lines.keys() - self._leaving)
+        for peer in arrived:
+            line = self._lines[peer] = _Line(_Held(self._held))
+            line.task = asyncio.create_task(self._serve(peer, line), name=f"outbox {short(peer)}")
+        return arrived, gone
 
     def post(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
         """Queue a frame; one for a peer that is no neighbour is dropped, it will be told when it connects."""
-        queue = self._queues.get(to)
-        if queue is None:
+        line = self._lines.get(to)
+        if line is None:
             return
-        try:
-            queue.put_nowait((kind, payload))
-        except asyncio.QueueFull:
+        if line.queue.full():
             self.let_go(to, f"reads too slowly, {QUEUE_FRAMES} frames wait")
+            return
+        frame = _Frame(kind, payload, tuple(_keys(payload)))
+        line.held.take(frame.keys)
+        line.queue.put_nowait(frame)
+        if line.held.bytes > self._limits.each:
+            self.let_go(to, f"reads too slowly, more than {self._limits.each >> 20} MiB wait")
+        elif self._held.bytes > self._limits.all:
+            slowest = max(self._lines, key=lambda peer: self._lines[peer].held.bytes)
+            most = self._lines[slowest].held.bytes >> 20
+            self.let_go(slowest, f"reads slowest, {most} of {self._limits.all >> 20} MiB for all wait for it")
 
     def flood(self, kind: str, payload: Sequence[Buffer], source: PeerId | None) -> None:
         """Queue a frame for every neighbour but ``source``."""
-        for peer in list(self._queues):
+        for peer in list(self._lines):
             if peer != source:
                 self.post(peer, kind, payload)
 
     def let_go(self, peer: PeerId, reason: str) -> None:
         """Drop what waits for a neighbour and reopen its stream, upon which ``connect`` returns it as new."""
-        if peer in self._queues:
+        if peer in self._lines:
             self._drop(peer)
             self._leaving |= {peer}
             self._transport.reopen(peer, reason)
 
     async def drained(self) -> None:
         """Wait until everything queued was handed to the transport or given up; the caller sets the deadline."""
-        await asyncio.gather(*(queue.join() for queue in self._queues.values()))
+        await asyncio.gather(*(line.queue.join() for line in self._lines.values()))
 
     async def close(self) -> None:
         """Cancel and await every sender."""
-        tasks = list(self._tasks.values())
-        for peer in list(self._queues):
+        for peer in list(self._lines):
             self._drop(peer)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _drop(self, peer: PeerId) -> None:
-        queue = self._queues.pop(peer)
-        self._tasks.pop(peer).cancel()
-        while not queue.empty():  # whoever waits in ``drained`` need not wait for these
-            queue.get_nowait()
-            queue.task_done()
+        line = self._lines.pop(peer, None)
+        if line is None:
+            return
+        if line.task is not None:
+            line.task.cancel()
+            self._ending.add(line.task)
+            line.task.add_done_callback(self._ending.discard)
+        while not line.queue.empty():  # whoever waits in ``drained`` need not wait for these
+            line.done(line.queue.get_nowait())
 
-    async def _serve(self, peer: PeerId, queue: asyncio.Queue[_Frame]) -> None:
+    async def _serve(self, peer: PeerId, line: _Line) -> None:
         while True:
-            kind, payload = await queue.get()
+            frame = await line.queue.get()
             try:
-                await self._transport.send(peer, kind, payload)
+                await self._transport.send(peer, frame.kind, frame.payload)
             except TransportError as error:
-                log.debug("%s frame not sent: %s", kind, error)
+                log.debug("%s frame not sent: %s", frame.kind, error)
             except Exception:  # a defect, such as a frame over its limit: it must be seen, and the next ones sent
-                log.exception("a %s frame to %s could not be sent", kind, short(peer))
+                log.exception("a %s frame to %s could not be sent", frame.kind, short(peer))
             finally:
-                queue.task_done()
+                line.done(frame)
+
+
+def _keys(payload: Sequence[Buffer]) -> Iterable[_Key]:
+    for buffer in payload:
+        if memoryview(buffer).nbytes:
+            view = np.frombuffer(buffer, dtype=np.uint8)
+            yield int(view.__array_interface__["data"][0]), view.nbytes

@@ -7,15 +7,20 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from protocols.errors import LocalError
+from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Phase, Record, Sealed, Trouble, Votes
+from protocols.table import STRIKE
 
 from . import status as st
 
 if TYPE_CHECKING:
+    from protocols.manifest import Manifest
+    from protocols.messages import Seal
+    from protocols.round.chain import Head
+
     from .state import StateStore
     from .training import WindowResult
 
@@ -36,11 +41,12 @@ class Reporter:
     def __init__(
         self, initial: st.Status, store: StateStore, *, limits: tuple[int, int], as_json: bool, shakespeare: bool
     ) -> None:
-        """``limits``: sealed rounds that end this start, and the run; 0 = none do."""
+        """``limits``: rounds sealed and not void that end this start, rounds that end the run; 0 = none do."""
         self.status = initial
         self.traffic: TrafficOf = lambda: (0, 0)
         self._store, self._limits, self._as_json, self._shakespeare = store, limits, as_json, shakespeare
         self._sealed = 0
+        self._head: Head | None = None
         self._entry: dict[str, Any] = {}
         self._window: WindowResult | None = None
         self._counted = (0, 0)
@@ -63,9 +69,36 @@ class Reporter:
         self.apply(st.Warned(code, text, remedy))
         log.warning("%s%s", text, f" ({remedy})" if remedy else "")
 
+    def greet(self, manifest: Manifest, values: int, key: str, *, alone: bool) -> None:
+        """The first lines: the run of ``manifest``, a model of ``values`` parameters, the file of one's ``key``."""
+        status, run = self.status, manifest.run
+        founders = len(manifest.members.founders)
+        name = f"run {run.name} ({(status.run.id or '')[:12]})"
+        self.say(
+            f"murmur {status.version}   {name}   protocol {status.protocol}",
+            event="started",
+            peer=status.peer,
+            run=status.run.id,
+        )
+        self.say(f"  identity   {short(PeerId(status.peer))}, key in {key}")
+        members = f"{founders} founder{'s' * (founders > 1)}"
+        self.say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
+        self.say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
+        if self._shakespeare:
+            lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
+            self.say(f"  to beat    {lines} (held-out nats per byte)")
+        if founders < 4 and not alone:
+            self.say("  note       fewer than four members: no liar is tolerated")
+        self.say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
+
+    def begin(self, head: Head) -> None:
+        """The daemon starts from this head."""
+        self._head = head
+        self._tell_provisional(head)
+
     def on_progress(self, step: int, loss: float, steps: int) -> None:
         """The trainer is in the middle of a window."""
-        self.apply(st.Progressed(min(1.0, step / steps) if steps else 0.0))
+        self.apply(st.Progressed(min(1.0, step / steps) if steps else 0.0, self.status.round.deadline_s))
 
     def on_window(self, window: WindowResult) -> None:
         """The trainer finished a window."""
@@ -81,28 +114,63 @@ class Reporter:
         match effect:
             case Phase(number, name):
                 self.apply(st.PhaseEntered(number, cast("st.Phase", name)))
-            case Final(seal, number):
+            case Final(seal):
                 self._amend(seal, final=True)
-                if self.status.round.last_sealed == number:
-                    self.apply(st.Sealed(number, self.status.model.state_hash or "", final=True))
+                if self._head is not None and self._head.seal == seal:
+                    self.apply(st.Finalised())
             case Votes(head):
                 self._amend(head.seal, votes=len(head.votes))
             case Trouble(peer, text):
                 self.warn(f"peer-{short(peer)}", f"{peer}: {text}")
 
+    def on_disk(self, error: EnvironmentFault | None) -> None:
+        """The disk refused, and the daemon goes on; None: everything that waited for it is written."""
+        if error is not None:
+            self.warn("disk", str(error), "free some disk space: it is tried again by itself, nothing is lost so far")
+        else:
+            self.apply(st.Cleared("disk"))
+            log.info("the disk takes everything again")
+
     async def on_sealed(self, effect: Sealed) -> bool:
-        """A round was sealed and saved: log it; False after the last one that was asked for."""
-        self._sealed += 1
+        """A seal was adopted: log it; False after the last round that was asked for."""
         record = effect.record
+        self._sealed += self._rounds_made(effect)
+        self._head = effect.head
         self._entry = self._round_entry(effect)
-        self._store.append_round(self._entry)
+        self._log_round()
         for warned in self.status.warnings:
             if warned.code in ("p2pd", "checkpoint") or warned.code.startswith("peer-"):
                 self.apply(st.Cleared(warned.code))  # a round was sealed all the same; the log keeps it
-        self.apply(st.Sealed(record.round, record.state.hex()))
-        verdict = cast("Literal['accepted', 'late', 'rejected']", record.verdict)
-        self.apply(st.Verdict(record.round, verdict, weight=record.weights.get(PeerId(self.status.peer))))
+        self.apply(st.Sealed(record.round, record.state.hex(), void=record.void))
+        self._tell_verdict(record)
+        self._tell_provisional(effect.head)
         return not self._is_last(record.round)
+
+    def _rounds_made(self, effect: Sealed) -> int:
+        """Rounds that came to something with this seal; those that a resync skipped show in the members' own counts."""
+        if not effect.record.synced:
+            return int(not effect.record.void)
+        before = self._head.table.members if self._head else {}
+        after = effect.head.table.members
+        gained = [after[each].sealed - before[each].sealed for each in after.keys() & before.keys()]
+        return max(1, *gained) if gained else 1
+
+    def _tell_verdict(self, record: Record) -> None:
+        if record.void:
+            self.apply(st.Verdict(record.round, "void", text=record.reason))
+        elif not record.synced:
+            weight = record.weights.get(PeerId(self.status.peer))
+            self.apply(st.Verdict(record.round, cast("st.Ruling", record.verdict), weight=weight))
+
+    def _tell_provisional(self, head: Head) -> None:
+        """Say so while too much weight is lost for anything to become final."""
+        table = head.table
+        if table.lost and not table.holds(table.voters, head.round):
+            text = f"provisional: {len(table.voters)} of {len(table.voters) + len(table.lost)} members"
+            if all(each.text != text for each in self.status.warnings):
+                self.warn("provisional", text, "nothing becomes final until lost members are back, or long gone")
+        elif any(each.code == "provisional" for each in self.status.warnings):
+            self.apply(st.Cleared("provisional"))
 
     def _is_last(self, number: int) -> bool:
         """Whether round ``number`` is the last of this start, or of the run."""
@@ -116,7 +184,7 @@ class Reporter:
     async def held_out(self, record: Record, evaluate: Evaluate) -> None:
         """Measure the held-out loss after a round, if it is time to, and print the round's line."""
         loss = None
-        if self._wants_held_out(record.round):
+        if not record.void and self._wants_held_out(record.round):
             began = time.monotonic()
             try:
                 loss = await evaluate()
@@ -128,17 +196,32 @@ class Reporter:
 
     def _print(self, record: Record, loss: float | None) -> None:
         train = self._window.loss if self._window else None
+        parts = [*self._words(record, loss, train), *self._remarks()]
+        fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}
+        flags = {"void": record.void, "reason": record.reason or None, "synced": record.synced}
+        line = "  ".join(part for part in parts if part)
+        self.say(line, **fields, **flags, seal=record.seal.hex(), state_hash=record.state.hex(), verdict=record.verdict)
+
+    def _words(self, record: Record, loss: float | None, train: float | None) -> list[str]:
+        held_out = f"held-out {loss:.3f}{self._beside(loss)}" if loss is not None else ""
+        if record.synced:
+            return [f"resynced to round {record.round}: {record.reason or 'the others had gone ahead'}", held_out]
+        seconds = f"{sum(record.seconds.values()):.1f} s"
+        if record.void:
+            return [f"round {record.round:>4}", f"void: {record.reason or 'it came to nothing'}", seconds]
         weight, others = record.weights.get(PeerId(self.status.peer), 0.0), len(record.contributors) - 1
-        parts = [
+        return [
             f"round {record.round:>4}",
             f"loss {train:.3f}" if train is not None else "loss –",
-            f"held-out {loss:.3f}{self._beside(loss)}" if loss is not None else "",
+            held_out,
             record.verdict if weight == 0.0 or not others else f"weight {weight:.2f} of {others + 1}",
-            f"{sum(record.seconds.values()):.1f} s",
+            seconds,
         ]
-        line = "  ".join(part for part in parts if part)
-        fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}
-        self.say(line, **fields, seal=record.seal.hex(), state_hash=record.state.hex(), verdict=record.verdict)
+
+    def _remarks(self) -> list[str]:
+        """Who was put out and without whom it goes on, as the last sealed round's entry says."""
+        out, lost = (", ".join(short(PeerId(each)) for each in self._entry.get(key, ())) for key in ("out", "lost"))
+        return [f"put out: {out}" if out else "", f"goes on without {lost}" if lost else ""]
 
     def _beside(self, loss: float) -> str:
         """The lowest reference line that the loss has passed."""
@@ -149,10 +232,20 @@ class Reporter:
         """Something of a sealed round became known later: the log gets a newer line for it."""
         if self._entry.get("seal") == seal.hex():
             self._entry = {**self._entry, **changes}
+            self._log_round()
+
+    def _log_round(self) -> None:
+        """The log is for people: a disk that refuses it ends nothing."""
+        try:
             self._store.append_round(self._entry)
+        except EnvironmentFault as error:
+            self.warn("log", str(error), "free some disk space: the log has a gap, the rounds themselves go on")
+        else:
+            if any(each.code == "log" for each in self.status.warnings):
+                self.apply(st.Cleared("log"))
 
     def _round_entry(self, effect: Sealed) -> dict[str, Any]:
-        record = effect.record
+        record, body = effect.record, _seal_of(effect.head)
         sent, received = self.traffic()
         before, self._counted = self._counted, (sent, received)
         return {
@@ -170,9 +263,24 @@ class Reporter:
             "votes": len(effect.head.votes),
             "final": False,
             "verdict": record.verdict,
+            "void": record.void,
+            "reason": record.reason or None,
+            "synced": record.synced,
+            "out": _put_out(effect.head),
+            "lost": list(body.lost) if body else [],
             "payload": list(record.payload),
             "bytes_sent": sent - before[0],
             "bytes_received": received - before[1],
             "seconds": record.seconds,
             "train_loss": self._window.loss if self._window else None,
         }
+
+
+def _seal_of(head: Head) -> Seal | None:
+    return cast("Seal", head.proposal.body) if head.proposal else None
+
+
+def _put_out(head: Head) -> list[PeerId]:
+    """Reducers that this very round was done without: their rest begins with it."""
+    members = head.table.members.values()
+    return [each.peer for each in members if head.round and each.rested == head.round + STRIKE]

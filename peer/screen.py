@@ -51,7 +51,7 @@ def _phase(now: dict[str, Any]) -> str:
 
 
 def _finality(now: dict[str, Any]) -> str:
-    words = [word for word, holds in (("void", now["void"]), ("final", now["final"])) if holds]
+    words = [word for word, holds in ((f"{now['void']} void", now["void"]), ("final", now["final"])) if holds]
     return f" ({', '.join(words)})" if words else ""
 
 

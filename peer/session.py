@@ -1,19 +1,24 @@
-"""Runs a round machine: feeds it frames, windows and values, and carries out its effects.
+"""Runs a round machine: feeds it frames, windows, values and the time, and carries out its effects.
 
 One task takes inputs one at a time, so the machine never runs twice at once; sending, training and
-computing happen beside it and come back as inputs.
+computing happen beside it and come back as inputs. What is due comes before what this peer made
+itself, and that before the frames of others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.errors import EnvironmentFault, LocalError, RemoteError, TransportError
 from protocols.ids import PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
@@ -32,9 +37,11 @@ from protocols.round.effects import (
     Work,
 )
 
+from .journal import SlotUsed
 from .state import Checkpoint, StateStore
 
 if TYPE_CHECKING:
+    from protocols.messages import Body
     from protocols.round.machine import Machine
     from protocols.statements import Scope
 
@@ -44,10 +51,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INPUTS = 256
-"""Inputs waiting for the machine; more make their senders wait."""
+"""Frames waiting for the machine; more make their senders wait."""
 HANDLE_S = 60.0
 """Longest wait of a received frame for its turn."""
+TICK_S = 0.01
+"""Shortest time from one tick to the next, so that a deadline that stays in the past keeps no frame waiting."""
+REST_S = 60.0
+"""Longest rest while nothing is due."""
+RETRY_S = (1.0, 30.0)
+"""First and longest wait before a disk that refused is tried again; doubles in between."""
+UNSIGNED = 64
+"""Bodies that wait for the disk to be signed; beyond these the oldest is never signed."""
 
+T = TypeVar("T")
 Input = Callable[[float], list[Effect]]
 Clock = Callable[[], float]
 
@@ -59,7 +75,10 @@ class Observer(Protocol):
         """A phase began, a seal became final, a late vote came, or something is wrong."""
 
     async def on_sealed(self, effect: Sealed) -> bool:
-        """A round was sealed and saved; returns whether to go on with the next."""
+        """A seal was adopted, and saved if the disk takes it; returns whether to go on with the next round."""
+
+    def on_disk(self, error: EnvironmentFault | None) -> None:
+        """The disk refused; None: it took everything that waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +95,37 @@ class Parts:
     """What was trained and not sealed before a restart."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Signing:
+    """A body to sign in the round in flight; ``window`` is what a commit promises."""
+
+    body: Body
+    round: int
+    window: Window | None
+
+
 class Session:
     """One cell's rounds, from start until the observer says stop or something breaks."""
 
     def __init__(self, parts: Parts, observer: Observer, outbox: Outbox | None) -> None:
         """``outbox`` None: alone, nothing is ever sent."""
         self._parts, self._observer, self._outbox = parts, observer, outbox
-        self._inputs: asyncio.Queue[tuple[Input, asyncio.Future[None] | None]] = asyncio.Queue(INPUTS)
-        self._arrived: deque[PeerId] = deque()
+        self._own: deque[Input] = deque()
+        self._frames: asyncio.Queue[tuple[Input, asyncio.Future[None]]] = asyncio.Queue(INPUTS)
+        self._wake = asyncio.Event()
+        self._ticked = -math.inf
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._retry_at, self._pause = math.inf, RETRY_S[0]
+        self._unsaved: Checkpoint | None = None
+        self._unsigned: deque[_Signing] = deque(maxlen=UNSIGNED)
+        self._next: Train | None = None
         self._training: asyncio.Task[None] | None = None
+        self._restarted = True
         self._tasks: asyncio.TaskGroup | None = None
         self.stopping = asyncio.Event()
         """Set once the observer said stop: no further window is trained."""
         self.finished = asyncio.Event()
-        """Set once every voter is ready on top of the last seal after that: it is final, and nobody lags behind."""
+        """Set once every voter is ready on top of the last seal after that, which is saved: nobody lags behind."""
 
     async def run(self) -> None:
         """Take inputs until cancelled; raises MurmurError when the session cannot go on."""
@@ -99,6 +135,8 @@ class Session:
                 await self._take_inputs()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
+        finally:
+            await asyncio.to_thread(self._disk.shutdown, cancel_futures=True)
 
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame.
@@ -114,18 +152,22 @@ class Session:
             await self._ask(sender, lambda now: machine.payload(sender, kind, payload, now))
 
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
-        """Streams opened or closed: new neighbours are told what is known of this round."""
+        """Streams opened or closed: the machine hears of both, first of those that closed."""
         if self._outbox is None:
             return
-        self._arrived.extend(self._outbox.connect(neighbours))
-        if not self._inputs.full():  # else the next input that is waiting brings it up
-            self._inputs.put_nowait((lambda now: [], None))
+        machine = self._parts.machine
+        arrived, gone = self._outbox.connect(neighbours)
+        for peer in gone:
+            self._hand_in(partial(machine.left, peer))
+        for peer in arrived:
+            self._hand_in(partial(machine.welcome, peer))
 
     async def _ask(self, sender: PeerId, run: Input) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(HANDLE_S):
-                await self._inputs.put((run, done))
+                await self._frames.put((run, done))
+                self._wake.set()
                 await done
         except RemoteError as error:
             if error.peer == sender:  # whoever only passed another's lie on is not hung up on
@@ -133,14 +175,42 @@ class Session:
         except TimeoutError as error:
             raise TransportError(sender, f"a frame of its had no turn within {HANDLE_S:.0f} s") from error
 
+    def _hand_in(self, run: Input) -> None:
+        """An input that no frame of another peer may hold up."""
+        self._own.append(run)
+        self._wake.set()
+
     async def _take_inputs(self) -> None:
         while True:
-            run, done = await self._inputs.get()
-            await self._one_input(run, done)
+            now = self._parts.clock()
+            if now >= self._due():
+                await self._one_input(self._parts.machine.tick)
+                self._ticked = self._parts.clock()
+            elif now >= self._retry_at:
+                await self._retry()
+            elif self._own:
+                await self._one_input(self._own.popleft())
+            elif not self._frames.empty():
+                await self._one_input(*self._frames.get_nowait())
+            else:
+                self._wake.clear()
+                await self._rest(min(self._due(), self._retry_at, now + REST_S) - now)
+                continue
+            saved = self._unsaved is None and not self._unsigned
+            if self.stopping.is_set() and saved and self._parts.machine.all_ready:
+                self.finished.set()
+            await asyncio.sleep(0)  # the streams' turn, however many frames wait
 
-    async def _one_input(self, run: Input, done: asyncio.Future[None] | None) -> None:
-        while self._arrived:
-            await self._carry_out(self._parts.machine.welcome(self._arrived.popleft()))
+    def _due(self) -> float:
+        """When the machine wants its next tick."""
+        return max(self._parts.machine.deadline(), self._ticked + TICK_S)
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _one_input(self, run: Input, done: asyncio.Future[None] | None = None) -> None:
         try:
             effects = run(self._parts.clock())
         except RemoteError as error:
@@ -149,8 +219,6 @@ class Session:
                 done.set_exception(error)
             return
         await self._carry_out(effects)
-        if self.stopping.is_set() and self._parts.machine.all_ready:
-            self.finished.set()
         if done is not None and not done.done():
             done.set_result(None)
 
@@ -161,8 +229,8 @@ class Session:
 
     async def _one_effect(self, effect: Effect) -> list[Effect]:
         match effect:
-            case Sign():
-                return await self._sign(effect)
+            case Sign(body):
+                return await self._sign(body)
             case Flood(statement, source):
                 if self._outbox is not None:
                     self._outbox.flood("statement", [statement.encode()], source)
@@ -172,57 +240,120 @@ class Session:
             case Work():
                 self._spawn(self._work(effect), f"work {effect.key}")
             case Train():
-                if self._training is not None:
-                    self._training.cancel()  # a window on a base that is no more
-                if not self.stopping.is_set():
-                    self._training = self._spawn(self._train(effect), "train")
+                self._train(effect)
             case Sealed():
                 return await self._sealed(effect)
             case Phase() | Votes() | Trouble() | Final():
                 self._observer.on_effect(effect)
         return []
 
-    async def _sign(self, effect: Sign) -> list[Effect]:
-        """Journal, then speak. What a commit promises is on the disk before the promise."""
-        parts = self._parts
-        if isinstance(effect.body, Commit):
-            window = parts.machine.window
-            if window is not None:
-                parent, leg = effect.body.parent, effect.body.legs[0]
-                await asyncio.to_thread(parts.store.save_pending, parent, window.drift, leg.steps, leg.tokens)
-        number = parts.machine.head.round + 1
-        statement = await asyncio.to_thread(parts.journal.sign, effect.body, number)
+    async def _sign(self, body: Body) -> list[Effect]:
+        machine = self._parts.machine
+        signing = _Signing(body, machine.head.round + 1, machine.window if isinstance(body, Commit) else None)
+        if not self._unsigned:
+            try:
+                return await self._speak(signing)
+            except EnvironmentFault as error:
+                self._refused(error)
+        self._unsigned.append(signing)  # never before one that was decided earlier: a vote goes before a later ready
+        return []
+
+    async def _speak(self, signing: _Signing) -> list[Effect]:
+        """Journal, then speak. What a commit promises is on the disk before the promise. Raises EnvironmentFault."""
+        parts, body = self._parts, signing.body
+        if isinstance(body, Commit) and signing.window is not None:
+            drift = signing.window.drift
+            await self._on_disk(partial(parts.store.save_pending, body.parent, signing.round, drift, body.legs))
         try:
+            statement = await self._on_disk(partial(parts.journal.sign, body, signing.round))
             return parts.machine.receive(statement, None, parts.clock())
+        except SlotUsed as error:
+            return [Trouble(parts.machine.me, f"{error}; not signed")]
         except RemoteError as error:  # from the journal, or a fault of ours: others will refuse it as well
-            return [Trouble(parts.machine.me, f"refused its own {effect.body.kind}: {error.text}")]
+            return [Trouble(parts.machine.me, f"refused its own {body.kind}: {error.text}")]
 
     async def _sealed(self, effect: Sealed) -> list[Effect]:
-        checkpoint = Checkpoint(effect.head, effect.params, effect.momentum, effect.drift)
-        await asyncio.to_thread(self._parts.store.save, checkpoint)
-        await asyncio.to_thread(self._parts.journal.forget_before, effect.head.round)
+        self._unsigned.clear()  # of a round that is over
+        self._unsaved = Checkpoint(effect.head, effect.params, effect.momentum, effect.drift, effect.ages)
+        try:
+            await self._save()
+        except EnvironmentFault as error:
+            self._refused(error)
         if await self._observer.on_sealed(effect):
             return []
         self.stopping.set()
+        if self._training is not None:
+            self._training.cancel()
         return self._parts.machine.finish(self._parts.clock())
 
-    async def _train(self, effect: Train) -> None:
-        pending = await asyncio.to_thread(self._parts.store.load_pending, effect.parent)
-        if pending is not None:
-            log.info("round %d: taking up the update committed before the restart", effect.round)
-            window = Window(*pending)
+    async def _save(self) -> None:
+        """Write the newest state; only then may older rounds leave the journal. Raises EnvironmentFault."""
+        if (checkpoint := self._unsaved) is not None:
+            await self._on_disk(partial(self._parts.store.save, checkpoint))
+            await self._on_disk(partial(self._parts.journal.forget_before, checkpoint.head.round))
+            self._unsaved = None
+
+    def _refused(self, error: EnvironmentFault) -> None:
+        """The disk refused something that is kept in memory: try again later."""
+        if self._retry_at == math.inf:
+            self._pause = RETRY_S[0]
         else:
-            window = await self._parts.trainer(effect)
-        machine = self._parts.machine
-        await self._inputs.put((lambda now: machine.trained(effect.parent, window, now), None))
+            self._pause = min(2 * self._pause, RETRY_S[1])
+        self._retry_at = self._parts.clock() + self._pause
+        self._observer.on_disk(error)
+
+    async def _retry(self) -> None:
+        """Save and sign, in the order in which it was decided, what the disk did not take before."""
+        try:
+            await self._save()
+            while self._unsigned:
+                effects = await self._speak(self._unsigned[0])
+                self._unsigned.popleft()
+                await self._carry_out(effects)
+        except EnvironmentFault as error:
+            self._refused(error)
+        if self._unsaved is None and not self._unsigned:
+            self._retry_at = math.inf
+            self._observer.on_disk(None)
+
+    async def _on_disk(self, run: Callable[[], T]) -> T:
+        """In the one thread for the disk: in order, and never behind a computation."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, run)
+
+    def _train(self, effect: Train) -> None:
+        """One window at a time; a newer base replaces one that waits."""
+        if self.stopping.is_set():
+            return
+        self._next = effect
+        if self._training is None or self._training.done():
+            self._training = self._spawn(self._train_windows(), "train")
+
+    async def _train_windows(self) -> None:
+        while (effect := self._next) is not None:
+            self._next = None
+            window = await self._window(effect)
+            self._hand_in(partial(self._parts.machine.trained, effect.parent, window))
+
+    async def _window(self, effect: Train) -> Window:
+        """The window that was committed before a restart, or a new one."""
+        if self._restarted:
+            self._restarted = False
+            pending = await self._on_disk(partial(self._parts.store.load_pending, effect.parent))
+            if pending is not None:
+                log.info("round %d: taking up the update committed before the restart", effect.round)
+                return Window(*pending)
+        return await self._parts.trainer(effect)
 
     async def _work(self, effect: Work) -> None:
+        machine = self._parts.machine
         try:
             value = await asyncio.to_thread(effect.run)
         except ValueError as error:
-            raise LocalError(f"round {self._parts.machine.head.round + 1}, {effect.key}: {error}") from error
-        machine = self._parts.machine
-        await self._inputs.put((lambda now: machine.done(effect.key, effect.parent, value, now), None))
+            if effect.parent != machine.head.seal:
+                log.info("%s of a round that is over failed: %s", effect.key, error)
+                return
+            raise LocalError(f"round {machine.head.round + 1}, {effect.key}: {error}") from error
+        self._hand_in(partial(machine.done, effect, value))
 
     def _spawn(self, run: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from protocols.compression import get_codec
 from protocols.round.effects import Setting
+from protocols.round.exchange import part_sizes
 
 from .training import DataConfig, InnerConfig, TrainConfig
 
@@ -58,4 +60,10 @@ def round_setting(manifest: Manifest, values: int) -> Setting:
         momentum=float(manifest.outer.momentum),
         probation=manifest.members.probation,
         open=manifest.members.open,
+        deadline=float(manifest.round.deadline),
     )
+
+
+def update_bytes(setting: Setting) -> int:
+    """Size of a whole encoded update."""
+    return sum(part_sizes(get_codec(setting.update_codec), setting.values, setting.part))

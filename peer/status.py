@@ -44,14 +44,17 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RoundInfo:
-    """``progress`` of the phase in 0 … 1; ``deadline_s`` = seconds left in it."""
+    """``progress`` of the phase in 0 … 1; ``deadline_s`` = seconds until something is due.
+
+    ``void`` counts the void rounds since the start; ``final``: whether ``last_sealed`` is.
+    """
 
     number: int | None = None
     phase: Phase | None = None
     progress: float | None = None
     deadline_s: float | None = None
     last_sealed: int | None = None
-    void: bool | None = None
+    void: int | None = None
     final: bool | None = None
 
 
@@ -206,7 +209,7 @@ class PhaseEntered:
 class Progressed:
     """Event: so much of the phase is done."""
 
-    progress: float
+    progress: float | None
     deadline_s: float | None = None
 
 
@@ -221,13 +224,17 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Event: a round was certified and applied."""
+    """Event: a round was certified and applied; ``void``: it came to nothing."""
 
     number: int
     state_hash: str
     held_out_loss: float | None = None
     void: bool = False
-    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finalised:
+    """Event: the last sealed round can never be undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +276,7 @@ Event = (
     | Progressed
     | Trained
     | Sealed
+    | Finalised
 )
 
 _PARTS: dict[type, str] = {
@@ -314,7 +322,7 @@ def _round_changes(status: Status, event: Event) -> dict[str, Any]:
                 state_hash=event.state_hash,
                 held_out_loss=event.held_out_loss,
             )
-            return {"model": loaded, "round": replace(now, last_sealed=event.last_sealed)}
+            return {"model": loaded, "round": replace(now, last_sealed=event.last_sealed, void=0)}
         case Measured():
             return {"model": replace(model, held_out_loss=event.held_out_loss)}
         case PhaseEntered():
@@ -328,9 +336,11 @@ def _round_changes(status: Status, event: Event) -> dict[str, Any]:
         case Sealed():
             loss = model.held_out_loss if event.held_out_loss is None else event.held_out_loss
             return {
-                "round": replace(now, last_sealed=event.number, void=event.void, final=event.final),
+                "round": replace(now, last_sealed=event.number, void=(now.void or 0) + event.void, final=False),
                 "model": replace(model, state_hash=event.state_hash, held_out_loss=loss),
             }
+        case Finalised():
+            return {"round": replace(now, final=True)}
         case _:
             raise TypeError(f"no event of the status: {event!r}")
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from protocols.compression import get_codec
 from protocols.errors import ConfigError, LocalError
 from protocols.ids import short
 from protocols.round.exchange import part_sizes
+from protocols.tensors import PART_VALUES
 
 from ..corpus import load_shards
 from ..evaluate import held_out_loss
@@ -24,8 +26,8 @@ from ..models import initial_vector
 from ..settings import train_config
 from . import report
 from .baseline import Baselines
-from .harvest import common_rounds, gather, params_of
-from .launch import Launcher, Peer
+from .harvest import Harvest, common_rounds, gather, newest, params_of
+from .launch import GONE_S, Launcher, Peer
 from .replay import replay_check, write_trace
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 ROUND_S = 120.0
 """Allowed for each round when no time-out was given; and as much again for the start."""
+DEATH_S = 100.0
+"""Allowed on top for each peer that is killed: its rounds go on after deadlines only."""
+CATCH_UP_S = 10.0
+"""For whom joined late to seal the last round as well, once the others have ended."""
 LOOK_S = 0.25
 
 
@@ -85,7 +91,7 @@ class Swarm:
             f"{self._options.rounds} rounds of {self._config.size}"
         )
         try:
-            async with asyncio.timeout(self._options.timeout or ROUND_S * (self._options.rounds + 1)):
+            async with asyncio.timeout(self._options.timeout or self._allowed()):
                 await self._launcher.start()
                 self._tell_peers()
                 await self._measure(0, initial_vector(self._config.size, self._config.context, self._config.seed))
@@ -101,22 +107,52 @@ class Swarm:
             await self._launcher.stop()
         return await self._conclude()
 
+    def _allowed(self) -> float:
+        """Seconds for the whole swarm."""
+        deaths = sum(kill.count for kill in self._options.kill)
+        return ROUND_S * (self._options.rounds + 1) + DEATH_S * deaths
+
     async def _follow(self) -> None:
-        """Print a line for every round that all peers have sealed, until all daemons ended."""
-        while any(peer.running for peer in self._launcher.peers):
-            self._look()
-            harvests = await asyncio.to_thread(
-                gather, self._launcher.peers, self._launcher.run, self._config.parameters
-            )
-            for number in common_rounds(harvests):
-                params = None if number in self._losses else await asyncio.to_thread(params_of, harvests, number)
-                if params is not None:
-                    await self._measure(number, params)
-                    self._tell_round(number, [each.log[number] for each in harvests])
+        """Print a line for every round that all have sealed, until the daemons that began the run have ended."""
+        while any(peer.running for peer in self._launcher.founders):
+            harvests = await self._see()
+            for peer in await self._launcher.admit(newest(harvests)):
+                self._say(f"  peer {peer.index}   {peer.identity.peer}   joins at round {peer.joins}")
             for peer in self._launcher.peers:
-                if peer.process is not None and peer.process.returncode:
+                if peer.process is not None and peer.process.returncode and not self._planned(peer):
                     raise LocalError(f"peer {peer.index} {peer.ending()}: ending the others")
             await asyncio.sleep(LOOK_S)
+        late = [peer for peer in self._launcher.peers if peer.joins is not None]
+        for _ in range(round(CATCH_UP_S / LOOK_S)):
+            harvests = await self._see()
+            last = newest(harvests)
+            if all(last in each.log for each in harvests if each.peer in late and each.peer.running):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _see(self) -> list[Harvest]:
+        """Look at all processes and homes; tell what is new."""
+        self._look()
+        harvests = await self._gather()
+        await self._tell_new(harvests)
+        return harvests
+
+    def _planned(self, peer: Peer) -> bool:
+        """Whether a kill is behind the end of this daemon."""
+        self._look()  # it took its token before it died
+        return peer.killed is not None
+
+    async def _gather(self) -> list[Harvest]:
+        launcher = self._launcher
+        return await asyncio.to_thread(gather, launcher.peers, launcher.run, self._config.parameters)
+
+    async def _tell_new(self, harvests: list[Harvest]) -> None:
+        """Measure and print the rounds that everybody has sealed since the last look."""
+        for number in common_rounds(harvests):
+            params = None if number in self._losses else await asyncio.to_thread(params_of, harvests, number)
+            if params is not None:
+                await self._measure(number, params)
+                self._tell_round(number, [each.log[number] for each in harvests if number in each.log])
 
     async def _measure(self, number: int, params: Vector) -> None:
         self._losses[number] = await self._looking(asyncio.to_thread(held_out_loss, params, self._config, self._shards))
@@ -131,18 +167,36 @@ class Swarm:
 
     def _look(self) -> None:
         for peer in self._launcher.peers:
-            peer.look()
+            peer.look(time.monotonic())
+        for peer in self._launcher.see_deaths():
+            self._say(f"  peer {peer.index}   killed: {peer.killed}")
 
     async def _conclude(self) -> dict[str, Any]:
-        harvests = await asyncio.to_thread(gather, self._launcher.peers, self._launcher.run, self._config.parameters)
-        for number in common_rounds(harvests):
-            if number not in self._losses and (params := params_of(harvests, number)) is not None:
-                await self._measure(number, params)
-                self._tell_round(number, [each.log[number] for each in harvests])
+        await self._until_gone()
+        harvests = await self._gather()
+        await self._tell_new(harvests)
+        outcome = self._outcome(harvests)
+        found = report.checks(outcome)
+        if self._options.trace is not None:
+            await asyncio.to_thread(write_trace, self._options.trace, self._launcher, harvests)
+            found.append(await asyncio.to_thread(replay_check, self._options.trace))
+        baseline = await self._baseline()
+        found += report.baseline_checks(report.last_loss(outcome), baseline, len(harvests))
+        return self._document(outcome, found, baseline)
+
+    async def _until_gone(self) -> None:
+        """Give the processes of killed daemons their time to notice."""
+        for _ in range(round(GONE_S / LOOK_S) + 1):
+            self._look()
+            if not any(peer.killed and peer.left_behind is None and peer.orphans() for peer in self._launcher.peers):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _outcome(self, harvests: list[Harvest]) -> report.Outcome:
+        """All that the checks look at."""
         numbers = sorted({number for each in harvests for number in each.log})
-        codecs = self._launcher.manifest.codec
-        values = self._config.parameters
-        outcome = report.Outcome(
+        codecs, values = self._launcher.manifest.codec, self._config.parameters
+        return report.Outcome(
             rounds_wanted=self._options.rounds,
             peers=[_peer_entry(each.peer, sorted(each.log)) for each in harvests],
             logs={each.peer.identity.peer: each.log for each in harvests},
@@ -150,16 +204,10 @@ class Swarm:
                 n: {each.peer.identity.peer: each.state_hash(n) for each in harvests if n in each.log} for n in numbers
             },
             losses=self._losses,
-            orphans=[pid for peer in self._launcher.peers for pid in peer.orphans()],
+            orphans=sorted({pid for peer in self._launcher.peers for pid in peer.outlived()}),
             part_bytes=(_part_bytes(codecs.update, values), _part_bytes(codecs.result, values)),
+            kills=self._options.kill,
         )
-        found = report.checks(outcome)
-        if self._options.trace is not None:
-            await asyncio.to_thread(write_trace, self._options.trace, self._launcher, harvests)
-            found.append(await asyncio.to_thread(replay_check, self._options.trace))
-        baseline = await self._baseline()
-        found += report.baseline_checks(self._losses.get(self._options.rounds), baseline, len(harvests))
-        return self._document(outcome, found, baseline)
 
     async def _baseline(self) -> dict[str, float | None]:
         if not self._options.baseline:
@@ -199,26 +247,28 @@ class Swarm:
             "codec": manifest.codec.update,
             "result_codec": manifest.codec.result,
             "rule": manifest.rule.name,
-            "kill": [],
+            "kill": [str(kill) for kill in options.kill],
+            "join_at": list(options.join_at),
             "attack": [],
             "from": 2,
             "versions": {name: version(name) for name in ("murmuration", "torch", "numpy", "hivemind")},
         }
 
     def _tell_peers(self) -> None:
-        for peer in self._launcher.peers:
+        for peer in self._launcher.founders:
             self._say(f"  peer {peer.index}   {peer.identity.peer}   pid {peer.process.pid if peer.process else '–'}")
 
     def _tell_round(self, number: int, entries: list[dict[str, Any]]) -> None:
-        first = entries[0]
+        first = report.witness(entries)
         seals = {entry["seal"] for entry in entries}
         agreed = (
             f"seal {first['seal'][:8]} on all {len(entries)}" if len(seals) == 1 else f"{len(seals)} DIFFERENT SEALS"
         )
         seconds = max(sum(entry["seconds"].values()) for entry in entries)
+        void = f"   void: {first['reason']}" if first["void"] else ""
         self._say(
             f"round {number:>3}   held-out {self._losses[number]:.3f} {_bar(self._losses, number)}   {agreed}   "
-            f"coordinator {short(first['coordinator'])}   {seconds:.1f} s"
+            f"coordinator {short(first['coordinator'])}   {seconds:.1f} s{void}"
         )
 
     def _say(self, text: str) -> None:
@@ -241,7 +291,7 @@ def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
         "kind": "honest",
         "cell": "model",
         "exit_code": peer.process.returncode if peer.process else None,
-        "killed": None,
+        "killed": peer.killed,
         "first_round": sealed[0] if sealed else None,
         "last_round": sealed[-1] if sealed else None,
         "rss_peak": peer.rss_peak,
@@ -252,7 +302,7 @@ def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
 
 def _part_bytes(codec: str, values: int) -> int:
     """Encoded bytes of a whole part."""
-    return part_sizes(get_codec(codec), values)[0]
+    return part_sizes(get_codec(codec), values, PART_VALUES)[0]
 
 
 def _write(document: dict[str, Any], path: Path | None) -> None:

@@ -48,9 +48,19 @@ def gather(peers: list[Peer], run: bytes, values: int) -> list[Harvest]:
 
 
 def common_rounds(harvests: list[Harvest]) -> list[int]:
-    """Rounds that every peer has sealed."""
-    sealed = [set(each.log) for each in harvests]
-    return sorted(set.intersection(*sealed)) if sealed else []
+    """Rounds that everybody is past who still takes part; the killed, and who has yet to join, hold nothing up."""
+    survivors = [
+        each for each in harvests if each.peer.killed is None and (each.log or each.peer.joins is None)
+    ]  # fmt: skip
+    if not survivors:
+        return []
+    reached = min(max(each.log, default=0) for each in survivors)
+    return sorted(number for number in {number for each in survivors for number in each.log} if number <= reached)
+
+
+def newest(harvests: list[Harvest]) -> int:
+    """The last round that anybody has sealed; 0 before the first."""
+    return max((number for each in harvests for number in each.log), default=0)
 
 
 def params_of(harvests: list[Harvest], number: int) -> Vector | None:

@@ -22,6 +22,7 @@ from .. import client, corpus
 from ..identity import Identity
 from ..paths import Home
 from ..runs import read_manifest
+from .victim import Tokens
 
 if TYPE_CHECKING:
     from ..options import SwarmOptions
@@ -31,32 +32,43 @@ ADDRESS_S = 60.0
 """Until a daemon must have an address that the next can join."""
 STOP_S = 15.0
 """Between asking a daemon to end and killing it."""
+GONE_S = 5.0
+"""After the end of a daemon none of its children may live longer."""
+SPARE_CHECKPOINTS = 16
+"""Room for seals beyond the rounds asked for: void ones."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def keys(options: SwarmOptions) -> list[Identity]:
-    """The peers' keys, a function of the seed, in order of their index."""
-    names = (number.to_bytes(8, "big") for number in range(options.peers))
+    """The peers' keys, a function of the seed, in order of their index; those that join later come last."""
+    names = (number.to_bytes(8, "big") for number in range(options.peers + len(options.join_at)))
     return [Identity.from_seed(digest(b"murmur swarm", options.seed.to_bytes(8, "big"), name)) for name in names]
 
 
 def local_manifest(options: SwarmOptions, identities: list[Identity]) -> Manifest:
-    """A run of this swarm alone: all its keys are founders, its seed is the swarm's. Raises ConfigError."""
+    """A run of this swarm alone: the keys of its first peers are the founders, its seed is the swarm's.
+
+    Open to strangers where some are to join. Raises ConfigError.
+    """
     chosen = {name: getattr(options, name) for name in ("size", "steps", "codec", "rule")}
     if options.run != corpus.NAME:
         return _given_manifest(options, identities, [name for name, value in chosen.items() if value is not None])
-    choices = Choices(seed=options.seed, **{name: value for name, value in chosen.items() if value is not None})
-    manifest = default_manifest(choices, founders=[each.peer for each in identities], shards=corpus.SHARDS)
+    given = {name: value for name, value in chosen.items() if value is not None}
+    choices = Choices(seed=options.seed, open=bool(options.join_at), probation=0, **given)
+    founders = [each.peer for each in identities[: options.peers]]
+    manifest = default_manifest(choices, founders=founders, shards=corpus.SHARDS)
     return sign(manifest, identities[0].peer, identities[0].sign)
 
 
 def _given_manifest(options: SwarmOptions, identities: list[Identity], changed: list[str]) -> Manifest:
-    """A manifest from a file, whose founders must be this swarm's keys; nothing in it can be changed here."""
+    """A manifest from a file, whose founders must be this swarm's first keys; nothing in it can be changed here."""
     if changed:
         raise ConfigError(f"--{changed[0]} would change the run {options.run}", remedy="leave it out, or --run")
     manifest = read_manifest(Path(options.run))
     verify(manifest)
-    if set(manifest.members.founders) != {each.peer for each in identities}:
+    if options.join_at and not manifest.members.open:
+        raise ConfigError(f"nobody can join {options.run}: its members are fixed", remedy="leave out --join-at")
+    if set(manifest.members.founders) != {each.peer for each in identities[: options.peers]}:
         raise ConfigError(
             f"the founders of {options.run} are not the {options.peers} keys of seed {options.seed}",
             remedy="give the --seed and --peers of the swarm that wrote it (run.toml of --keep or --trace)",
@@ -71,19 +83,32 @@ class Peer:
     index: int
     identity: Identity
     home: Home
+    joins: int | None = None
+    """The round in which it is started; None for a founder."""
+    killed: str | None = None
+    """The ``--kill`` that it dies, or died, of."""
     process: asyncio.subprocess.Process | None = None
     rss_peak: int = 0
     family: set[tuple[int, float]] = field(default_factory=set)
     """(pid, start time) of every process it ever had."""
+    ended: float | None = None
+    """When it was first seen to have ended, monotonic seconds."""
+    left_behind: list[int] | None = None
+    """Its processes that still lived ``GONE_S`` later."""
 
     @property
     def running(self) -> bool:
         """Whether the daemon has not ended."""
         return self.process is not None and self.process.returncode is None
 
-    def look(self) -> None:
-        """Take note of the daemon's memory and of its children."""
-        if not self.running or self.process is None:
+    def look(self, now: float) -> None:
+        """Take note of the daemon's memory and of its children, and of those that outlive it."""
+        if self.process is None:
+            return
+        if not self.running:
+            self.ended = now if self.ended is None else self.ended
+            if self.left_behind is None and now - self.ended >= GONE_S:
+                self.left_behind = self.orphans()
             return
         try:
             daemon = psutil.Process(self.process.pid)
@@ -104,6 +129,10 @@ class Peer:
             except psutil.Error:
                 continue
         return found
+
+    def outlived(self) -> list[int]:
+        """Processes of this daemon's that were there too long after it, or are there now."""
+        return sorted({*(self.left_behind or ()), *self.orphans()})
 
     def ending(self) -> str:
         """How the daemon ended, for a person: ``was killed by SIGKILL``, ``ended with exit code 5 (…)``."""
@@ -130,21 +159,51 @@ class Launcher:
         identities = keys(options)
         self.manifest = local_manifest(options, identities)
         self.run = run_id(self.manifest)
-        self.peers = [Peer(index, each, Home(folder / f"peer-{index}")) for index, each in enumerate(identities)]
+        joins = (*(None for _ in range(options.peers)), *options.join_at)
+        self.peers = [
+            Peer(index, each, Home(folder / f"peer-{index}"), number)
+            for index, (each, number) in enumerate(zip(identities, joins, strict=True))
+        ]
+        self.founders = self.peers[: options.peers]
         self._options, self._file = options, folder / "run.toml"
         self._file.write_text(render(self.manifest))
         self._temporary = folder / "t"  # short: sockets live here, and what a killed daemon leaves goes with the rest
-        self._temporary.mkdir()
+        self._tokens = Tokens(folder / "tokens")
+        for each in (self._temporary, self._tokens.folder):
+            each.mkdir()
 
     async def start(self) -> None:
-        """Start everybody; each but the first joins through the first. Raises LocalError when one does not come up."""
+        """Start the founders; each but the first joins through the first.
+
+        Raises LocalError when one does not come up.
+        """
         entry: list[str] = []
-        for peer in self.peers:
-            peer.home.create()
-            peer.identity.save(peer.home.key)
+        for peer in self.founders:
             await self._spawn(peer, entry)
             if len(self.peers) > 1 and not entry:
                 entry = [f"--join={await self._address(peer)}"]
+
+    async def admit(self, sealed: int) -> list[Peer]:
+        """Start whoever is to join once round ``sealed`` is sealed, through all that run; returns the new ones."""
+        due = [each for each in self.peers if each.joins is not None and each.joins <= sealed + 1 and not each.process]
+        started = []
+        for peer in due:
+            found = await asyncio.gather(*(asyncio.to_thread(_door, each.home) for each in self.peers if each.running))
+            entry = [f"--join={address}" for address in found if address is not None]
+            if entry:  # else nobody answers just now
+                await self._spawn(peer, entry)
+                started.append(peer)
+        return started
+
+    def see_deaths(self) -> list[Peer]:
+        """Take note of the kills that were carried out; returns those that died by one since the last look."""
+        found = []
+        for index, number in self._tokens.taken().items():
+            peer = self.peers[index]
+            if peer.killed is None:
+                peer.killed = str(self._options.kill[number])
+                found.append(peer)
+        return found
 
     async def stop(self) -> None:
         """Ask every daemon to end, kill what does not, reap all."""
@@ -154,10 +213,14 @@ class Launcher:
         await asyncio.gather(*(self._end(peer) for peer in self.peers))
 
     async def _spawn(self, peer: Peer, entry: list[str]) -> None:
+        peer.home.create()
+        peer.identity.save(peer.home.key)
+        rounds = 0 if peer.joins is not None else self._options.rounds  # who joins late is told when to end
+        kept = self._options.rounds + SPARE_CHECKPOINTS
         command = [
-            *(sys.executable, "-P", "-m", "peer", "up", "--json"),
-            *(f"--home={peer.home.root}", f"--run={self._file}", f"--rounds={self._options.rounds}"),
-            *(f"--listen={LOOPBACK}", "--threads=1", f"--keep-checkpoints={self._options.rounds + 1}"),
+            *(sys.executable, "-P", "-m", *self._program(peer), "up", "--json"),
+            *(f"--home={peer.home.root}", f"--run={self._file}", f"--rounds={rounds}"),
+            *(f"--listen={LOOPBACK}", "--threads=1", f"--keep-checkpoints={kept}"),
             *(["--alone"] if len(self.peers) == 1 else entry),
         ]
         with (peer.home.root / "output").open("wb") as output:
@@ -171,13 +234,21 @@ class Launcher:
                 preexec_fn=die_with_parent(),
             )
 
+    def _program(self, peer: Peer) -> list[str]:
+        """The module to run: the daemon as it is, or, for a peer that a kill may hit, the one that can die."""
+        kills = self._options.kill
+        if not any(kill.index in (None, peer.index) for kill in kills):
+            return ["peer"]
+        own = (f"--index={peer.index}", f"--tokens={self._tokens.folder}", *(f"--kill={kill}" for kill in kills))
+        return ["peer.swarm.victim", *own]
+
     async def _address(self, peer: Peer) -> str:
         """The peer's TCP address, once its status knows it."""
         async with asyncio.timeout(ADDRESS_S):
             while peer.running:
-                for address in await asyncio.to_thread(_addresses, peer.home):
-                    if "/tcp/" in address:
-                        return address
+                address = await asyncio.to_thread(_door, peer.home)
+                if address is not None:
+                    return address
                 await asyncio.sleep(0.2)
         raise LocalError(f"peer {peer.index} {peer.ending()} before it had an address")
 
@@ -192,9 +263,10 @@ class Launcher:
             await peer.process.wait()
 
 
-def _addresses(home: Home) -> list[str]:
-    """What a daemon says of its addresses; none while it does not answer."""
+def _door(home: Home) -> str | None:
+    """The TCP address at which a daemon can be joined; None while it does not tell."""
     try:
-        return [str(each) for each in client.request(home, "GET", "/api/v1/status")["reach"]["addresses"]]
+        addresses = client.request(home, "GET", "/api/v1/status")["reach"]["addresses"]
     except MurmurError:
-        return []
+        return None
+    return next((str(each) for each in addresses if "/tcp/" in each), None)

@@ -1,6 +1,6 @@
-"""A trace: what real daemons trained and sealed, enough to run the same rounds again in memory.
+"""A trace: what real daemons trained and sealed, and how long it took: enough to run the same rounds again in memory.
 
-The in-memory harness drives the very class the daemons drive, so its seals must be the same bytes.
+The virtual swarm drives the very class the daemons drive, so its seals must be the same bytes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from protocols.manifest import render, run_id
 from protocols.manifest_text import parse
-from protocols.outer import state_root
-from protocols.round.chain import seal_zero
 from protocols.round.effects import Train, Window
-from protocols.statements import Scope
 
 from ..models import initial_vector
 from ..options import SwarmOptions
 from ..settings import CELL, round_setting, train_config
 from ..state import StateStore
-from ..virtual import VirtualPeer, VirtualSwarm
+from ..virtual import Plan, QuickScope, VirtualPeer, World
 from .launch import Launcher, keys
 
 if TYPE_CHECKING:
@@ -31,6 +28,8 @@ if TYPE_CHECKING:
     from .harvest import Harvest
 
 HEADER = "trace.json"
+NO_RECORD_S = 20.0
+"""Of a window whose round nobody logged."""
 
 
 def write_trace(folder: Path, launcher: Launcher, harvests: list[Harvest]) -> None:
@@ -38,6 +37,7 @@ def write_trace(folder: Path, launcher: Launcher, harvests: list[Harvest]) -> No
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.toml").write_text(render(launcher.manifest))
     seals: dict[str, list[str]] = {}
+    seconds: dict[str, dict[int, float]] = {}
     for each in harvests:
         own = folder / f"peer-{each.peer.index}"
         own.mkdir(exist_ok=True)
@@ -46,8 +46,9 @@ def write_trace(folder: Path, launcher: Launcher, harvests: list[Harvest]) -> No
         checkpoints = (each.checkpoint(number) for number in sorted(each.log))
         proposals = [found.head.proposal for found in checkpoints if found is not None]
         seals[str(each.peer.index)] = [proposal.raw.hex() for proposal in proposals if proposal is not None]
-    seed = launcher.manifest.run.seed
-    (folder / HEADER).write_text(json.dumps({"schema": 1, "seed": seed, "peers": len(harvests), "seals": seals}))
+        seconds[str(each.peer.index)] = {n: entry["seconds"].get("train", 0.0) for n, entry in each.log.items()}
+    header = {"schema": 1, "seed": launcher.manifest.run.seed, "peers": len(harvests)}
+    (folder / HEADER).write_text(json.dumps({**header, "seals": seals, "seconds": seconds}))
 
 
 def replay(folder: Path) -> list[VirtualPeer]:
@@ -55,23 +56,27 @@ def replay(folder: Path) -> list[VirtualPeer]:
     header = json.loads((folder / HEADER).read_text())
     manifest = parse((folder / "run.toml").read_text())
     config = train_config(manifest, None)
-    scope = Scope(run_id(manifest), CELL)
+    scope = QuickScope(run_id(manifest), CELL)
     identities = keys(SwarmOptions(peers=header["peers"], seed=header["seed"]))
-    stores = {
-        each.peer: StateStore(folder / f"peer-{index}", scope, config.parameters)
-        for index, each in enumerate(identities)
-    }
+    numbers = {each.peer: str(index) for index, each in enumerate(identities)}
+    stores = {peer: StateStore(folder / f"peer-{index}", scope, config.parameters) for peer, index in numbers.items()}
 
     def trainer(peer: PeerId, effect: Train) -> Window | None:
         found = stores[peer].load_pending(effect.parent)
         return Window(*found) if found else None
 
-    swarm = VirtualSwarm(scope, round_setting(manifest, config.parameters), trainer)
+    def pace(peer: PeerId, effect: Train) -> float:
+        return float(header["seconds"][numbers[peer]].get(str(effect.round), NO_RECORD_S))
+
     params = initial_vector(config.size, config.context, config.seed)
-    state = (params, params * 0)
-    swarm.add(identities, seal_zero(scope, manifest.members.founders, state_root(*state)), state)
-    swarm.run()
-    return [swarm.peers[each.peer] for each in identities]
+    plan = Plan(
+        scope=scope, setting=round_setting(manifest, config.parameters), founders=identities,
+        state=(params, params * 0), trainer=trainer, pace=pace, work_s=(0.0, 0.0), keep=0,
+    )  # fmt: skip
+    rounds = max((len(seals) for seals in header["seals"].values()), default=0)
+    world = World(header["seed"], header["peers"], rounds, plan=plan)
+    world.run()
+    return [world.peers[each.peer] for each in identities]
 
 
 def replay_check(folder: Path) -> dict[str, Any]:

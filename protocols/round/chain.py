@@ -43,6 +43,11 @@ def seal_zero(scope: Scope, founders: Iterable[PeerId], state: Hash) -> Head:
     return Head(name, 0, 0, genesis(founders, name), None, ())
 
 
+def certifies(table: Table, lost: Iterable[PeerId], signers: Iterable[PeerId]) -> bool:
+    """Whether a seal has a quorum: of its parent's voters, without those that it goes on without (5.10)."""
+    return table.without(lost).is_quorum(signers)
+
+
 def verify_certificate(scope: Scope, voters: Table, proposal: Statement, votes: Iterable[Statement]) -> Hash:
     """The hash of ``proposal``'s seal if ``votes`` are a quorum of ``voters`` (the parent's table) for it.
 
@@ -53,7 +58,7 @@ def verify_certificate(scope: Scope, voters: Table, proposal: Statement, votes: 
         raise RemoteError(proposal.peer, "certificate without a seal")
     name = seal_hash(scope, body)
     agreed = {each.peer for each in votes if isinstance(each.body, Vote) and each.body == Vote(body.view, name)}
-    if not voters.is_quorum(agreed):
+    if not certifies(voters, body.lost, agreed):
         raise RemoteError(proposal.peer, f"seal {name.hex()[:12]} of round {body.round} lacks a quorum of votes")
     return name
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from .reduction import Applied, Frozen, Reduced
     from .results import Results, Share
     from .roster import Cast
-    from .syncing import Sync
-    from .transfer import Snapshot
+    from .syncing import Donation, Sync
 
 MISSED_CORES = 8
 """Cores for which bytes came too early that are remembered."""
@@ -107,6 +106,8 @@ class Round:
     carried: int = 0
     """Legs that the commit names."""
     commits: dict[PeerId, Statement] = field(default_factory=dict)
+    second: dict[PeerId, Statement] = field(default_factory=dict)
+    """Another commit of whoever signed two; it takes no part unless a roster that holds one alone is known."""
     cast: Cast | None = None
     roster: Statement | None = None
     """The statement that ``cast`` comes from."""
@@ -184,7 +185,7 @@ class Context:
         self.strange: dict[PeerId, tuple[Hash, float]] = {}
         self.replied: dict[PeerId, float] = {}
         self.lost_heads: dict[Hash, float] = {}
-        self.snapshots: dict[Hash, tuple[Snapshot, float]] = {}
+        self.snapshots: dict[Hash, Donation] = {}
         self.sync: Sync | None = None
         self.moved = False
         """The head is another one: a new round is to be begun."""

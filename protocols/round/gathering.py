@@ -78,6 +78,10 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     body = cast("Commit", statement.body)
     if body.parent != ctx.head.seal:
         return body.parent in ctx.parents
+    before = ctx.round.commits.get(statement.peer)
+    if before is not None and before.hash != statement.hash:
+        _second_face(ctx, statement, source)
+        return True
     if not _has_room(ctx, statement.peer) or not ctx.first_in_slot(statement):
         return True
     ctx.round.commits[statement.peer] = statement
@@ -86,6 +90,15 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     if all(each in ctx.round.commits for each in ctx.head.table.voters):
         say_ready(ctx, ctx.view, now)
     return True
+
+
+def _second_face(ctx: Context, statement: Statement, source: PeerId | None) -> None:
+    """Somebody signed two commits. Whoever coordinates must know both, for a third may have seen either."""
+    ctx.shame(statement)
+    if statement.peer not in ctx.round.second:
+        ctx.round.second[statement.peer] = statement
+        ctx.accept(statement, source)
+        ctx.stirred = True
 
 
 def on_grace(ctx: Context, now: float) -> None:

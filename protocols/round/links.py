@@ -173,9 +173,9 @@ class Chain:
         return Branch(heads, self._final, self._proof) if shown else Branch(heads)
 
     def switch(self, seal: Hash, branch: Branch) -> None:
-        """Go over to a verified branch on top of a kept ``seal``; raises LocalError where that would leave a final.
+        """Go over to a verified branch on top of a kept ``seal`` and take over its final seal where it is firm.
 
-        What it shows as final is taken over where it is firm.
+        Raises LocalError where that would leave a final seal, or lead to no new one.
         """
         heads, final = list(branch.heads), self.final
         ancestor = self.find(seal)
@@ -184,6 +184,8 @@ class Chain:
             heads.pop(0)
         if ancestor is None:
             raise LocalError(f"seal {seal.hex()[:12]} is not kept")
+        if not heads:
+            raise LocalError(f"seal {ancestor.seal.hex()[:12]} is on this chain already")
         if final is not None and final.round > ancestor.round:
             raise LocalError(f"seal {final.seal.hex()[:12]} is final and is not left")
         self._links = [each for each in self._links if each.round <= ancestor.round]

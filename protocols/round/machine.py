@@ -175,6 +175,9 @@ class Machine:
     def done(self, work: Work, value: object, now: float) -> list[Effect]:
         """The value of a ``Work`` effect; one for another parent than the head's is dropped."""
         ctx = self._ctx
+        if work.key == "snapshot":
+            syncing.on_hashed(ctx, work.about)
+            return ctx.take()
         if work.parent != ctx.head.seal:
             return []
         if work.key == "encode":

@@ -25,6 +25,8 @@ SHRINK_AFTER = 3
 """Views without a quorum of readys after which at least half of the weight may go on without the rest."""
 SHRINK_ANY_AFTER = 6
 """The same for any number."""
+FACES = 2
+"""Commits of one signer in a roster: two prove that it signed twice."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,9 @@ def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, o
     sender = statement.peer
     if body.parent != head.seal or body.view <= head.view:
         raise RemoteError(sender, "roster for another parent, or of a view that is over")
-    commits = _members(body.commits, scope, sender, Commit)
-    readys = _members(body.readys, scope, sender, Ready)
-    if any(cast("Commit", each.body).parent != head.seal for each in commits.values()):
+    faces = _commits(body.commits, scope, sender)
+    readys = _readys(body.readys, scope, sender)
+    if any(cast("Commit", each.body).parent != head.seal for both in faces.values() for each in both):
         raise RemoteError(sender, "roster holds a commit for another parent")
     if not all(fits(each, body.view, head) for each in readys.values()):
         raise RemoteError(sender, "roster holds a ready for another view, or for a later head")
@@ -144,11 +146,15 @@ def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, o
         raise RemoteError(sender, f"view {body.view} is not its turn")
     if not table.is_quorum(readys):
         raise RemoteError(sender, "roster without a quorum of readys")
-    if not commits:
+    if not faces:
         if body.view < head.view + VOID_FROM and required(head, list(readys.values())):
             raise RemoteError(sender, "gives up a round whose commits a third has seen")
         return _void(statement, head, ())
-    _check_commits(statement, head, commits, list(readys.values()), open_=open_)
+    commits = {each: both[0] for each, both in faces.items() if len(both) == 1}
+    listed = {each.hash for both in faces.values() for each in both}
+    if not open_ and any(each not in table.members for each in faces):
+        raise RemoteError(sender, "roster holds a stranger's commit, and the run is closed")
+    _check_commits(statement, head, commits, listed, list(readys.values()))
     return derive(statement, head, scope, commits, parts)
 
 
@@ -170,17 +176,15 @@ def _check_shrink(statement: Statement, scope: Scope, head: Head, readys: Mappin
 
 
 def _check_commits(
-    statement: Statement, head: Head, commits: Mapping[PeerId, Statement], readys: list[Statement], *, open_: bool
+    statement: Statement, head: Head, commits: Mapping[PeerId, Statement], listed: set[Hash], readys: list[Statement]
 ) -> None:
-    body, table, sender = cast("Roster", statement.body), head.table, statement.peer
+    body, sender = cast("Roster", statement.body), statement.peer
     keep = kept(head, readys)
     if keep is not None:
         if base_of(head.seal, commits) != keep:
             raise RemoteError(sender, "roster drops the work that a third of the weight has kept")
-    elif not required(head, readys) <= {each.hash for each in commits.values()}:
+    elif not required(head, readys) <= listed:
         raise RemoteError(sender, "roster leaves out a commit that a third has seen")
-    if not open_ and any(each not in table.members for each in commits):
-        raise RemoteError(sender, "roster holds a stranger's commit, and the run is closed")
     if len(set(body.out)) != len(body.out) or not set(unserved(head, readys)) <= set(body.out):
         raise RemoteError(sender, "roster keeps a reducer that a third of the weight got nothing from")
 
@@ -231,16 +235,32 @@ def derive(statement: Statement, head: Head, scope: Scope, commits: Mapping[Peer
     )
 
 
-def _members(
-    encoded: Sequence[bytes], scope: Scope, sender: PeerId, kind: type[Commit] | type[Ready]
-) -> dict[PeerId, Statement]:
-    """Decode attached statements of one kind, which must stand in strictly ascending order of their signers."""
+def _commits(encoded: Sequence[bytes], scope: Scope, sender: PeerId) -> dict[PeerId, list[Statement]]:
+    """Decode attached commits, in strictly ascending order of signers, then hashes.
+
+    Two of one signer show that it signed twice for one parent: both stand in the list, it takes no part.
+    """
+    out: dict[PeerId, list[Statement]] = {}
+    last = ("", b"")
+    for raw in encoded:
+        statement = scope.decode(raw, sender=sender)
+        here = (statement.peer, statement.hash)
+        both = out.setdefault(statement.peer, [])
+        if not isinstance(statement.body, Commit) or here <= last or len(both) == FACES:
+            raise RemoteError(sender, "roster's commits are mixed, doubled or out of order")
+        last = here
+        both.append(statement)
+    return out
+
+
+def _readys(encoded: Sequence[bytes], scope: Scope, sender: PeerId) -> dict[PeerId, Statement]:
+    """Decode attached readys, which must stand in strictly ascending order of their signers."""
     out: dict[PeerId, Statement] = {}
     last = ""
     for raw in encoded:
         statement = scope.decode(raw, sender=sender)
-        if not isinstance(statement.body, kind) or statement.peer <= last:
-            raise RemoteError(sender, f"roster's {kind.kind}s are mixed, doubled or out of order")
+        if not isinstance(statement.body, Ready) or statement.peer <= last:
+            raise RemoteError(sender, "roster's readys are mixed, doubled or out of order")
         last = statement.peer
         out[statement.peer] = statement
     return out

@@ -17,19 +17,18 @@ from .roster import (
     SHRINK_ANY_AFTER,
     VOID_FROM,
     Cast,
-    fits,
     kept,
     read_roster,
     required,
     unserved,
 )
 from .timing import exchange_time
-from .views import allow, is_gone, say_ready
+from .views import allow, fitting, is_gone, say_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from ..ids import PeerId
+    from ..ids import Hash, PeerId
     from .context import Context
 
 
@@ -53,24 +52,26 @@ def try_roster(ctx: Context, now: float, *, settled: bool = False) -> None:
             ctx.sign(body)
 
 
-def fitting(ctx: Context) -> dict[PeerId, Statement]:
-    """Readys that a roster of the view in flight may hold, in order of signers."""
-    found = ctx.ready_in(ctx.view)
-    return {each: found[each] for each in sorted(found) if fits(found[each], ctx.view, ctx.head)}
-
-
 def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Roster | None:
     """The roster that these readys call for; None while something that it must hold is not here."""
     table, current = ctx.head.table, ctx.round
     attached = list(readys.values())
     keep = kept(ctx.head, attached)
     late = ctx.view - ctx.head.view
+    if ctx.finishing and not current.commits:
+        return None  # nobody trains any more: a void seal would serve nobody
     if late >= VOID_FROM and not (current.task and current.task.frozen and late < 2 * VOID_FROM):
-        return _roster(ctx, {}, readys, ())
-    commits = current.commits if keep is None else current.commits_of(keep)
-    if commits is None or (
-        keep is None and not required(ctx.head, attached) <= {each.hash for each in commits.values()}
-    ):
+        return _roster(ctx, (), readys, ())
+    proof: list[Statement] = []
+    if keep is not None:
+        commits = current.commits_of(keep)
+    else:
+        commits = {each: current.commits[each] for each in current.commits if each not in current.second}
+        needed = required(ctx.head, attached)
+        proof = _both_faces(ctx, needed)
+        if not needed <= {each.hash for each in (*commits.values(), *proof)}:
+            commits = None
+    if commits is None:
         if ctx.once("no roster"):
             ctx.trouble(ctx.me, "cannot make a roster yet: a third of the members saw a commit that is not here")
         return None
@@ -80,10 +81,16 @@ def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Ro
     before = current.cast.out if current.cast and current.cast.base == keep else ()
     absent = [each for each in commits if is_gone(ctx, each, now)]
     for out in ({*named, *before, *absent}, {*named, *absent}, set(named)):
-        body = _roster(ctx, commits, readys, tuple(sorted(out)[:MAX_REDUCERS]))
+        body = _roster(ctx, (*commits.values(), *proof), readys, tuple(sorted(out)[:MAX_REDUCERS]))
         if _leaves_reducers(ctx, body):
             return body
     return None
+
+
+def _both_faces(ctx: Context, needed: set[Hash]) -> list[Statement]:
+    """The commits of those who signed two, where a third has seen either: no roster can have both as rows."""
+    pairs = [(ctx.round.commits[each], other) for each, other in ctx.round.second.items()]
+    return [each for pair in pairs if any(face.hash in needed for face in pair) for each in pair]
 
 
 def _leaves_reducers(ctx: Context, body: Roster) -> bool:
@@ -99,13 +106,13 @@ def _read(ctx: Context, statement: Statement) -> Cast:
 
 
 def _roster(
-    ctx: Context, commits: Mapping[PeerId, Statement], readys: Mapping[PeerId, Statement], out: tuple[PeerId, ...]
+    ctx: Context, commits: Iterable[Statement], readys: Mapping[PeerId, Statement], out: tuple[PeerId, ...]
 ) -> Roster:
     return Roster(
         view=ctx.view,
         rev=0,
         parent=ctx.head.seal,
-        commits=tuple(commits[each].encode() for each in sorted(commits)),
+        commits=tuple(each.encode() for each in sorted(commits, key=lambda each: (each.peer, each.hash))),
         readys=tuple(each.encode() for each in readys.values()),
         out=out,
         shrink=False,
@@ -122,7 +129,7 @@ def try_shrink(ctx: Context) -> None:
     if not enough or table.is_quorum(readys) or first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
         return
     if ctx.once(f"roster {ctx.view}"):
-        ctx.sign(replace(_roster(ctx, {}, readys, ()), shrink=True))
+        ctx.sign(replace(_roster(ctx, (), readys, ()), shrink=True))
 
 
 def revise(ctx: Context, late: set[PeerId]) -> None:
@@ -192,7 +199,9 @@ def _take(ctx: Context, cast_: Cast, statement: Statement, now: float) -> None:
         ctx.enter("seal", now)
         allow(ctx, "seal", now)
         return
-    current.commits.update(cast_.commits)
+    for each, commit in cast_.commits.items():
+        if current.commits.setdefault(each, commit).hash != commit.hash:
+            current.second.setdefault(each, commit)
     if task.frozen is None:
         ctx.enter("exchange", now)
     allow(ctx, "reduce" if task.frozen else "exchange", now)

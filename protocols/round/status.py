@@ -33,7 +33,7 @@ def sizes(ctx: Context) -> dict[str, int]:
         "known": len(ctx.known),
         "readys": sum(map(len, ctx.readys.values())),
         "votes": sum(map(len, ctx.votes.values())),
-        "commits": len(current.commits),
+        "commits": len(current.commits) + len(current.second),
         "slots": len(current.slots),
         "asked": len(current.asked),
         "tasks": len(current.tasks),

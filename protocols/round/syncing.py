@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
+from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply, StateChunk, WantState
 from ..drift import settle
 from ..errors import LocalError
+from ..ids import Hash
 from .effects import Push, Sealed
 from .exchange import is_sound
 from .links import Branch, prefer, walk
@@ -18,7 +19,7 @@ from .roster import SHRINK_AFTER
 from .transfer import Download, Snapshot
 
 if TYPE_CHECKING:
-    from ..ids import Hash, PeerId
+    from ..ids import PeerId
     from ..messages import Seal
     from .chain import Head
     from .context import Context
@@ -49,6 +50,16 @@ class Sync:
     asked: dict[int, float] = field(default_factory=dict)
 
 
+@dataclass
+class Donation:
+    """A state that is kept for those who are loading it; ``waiting`` for its tree, one request for each peer."""
+
+    snapshot: Snapshot
+    used: float
+    hashed: bool = False
+    waiting: dict[PeerId, WantState] = field(default_factory=dict)
+
+
 def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
     """Ask a neighbour on an unknown head for its chain, one at a time."""
     lost = ctx.lost_heads.get(head)
@@ -65,6 +76,11 @@ def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> N
         return
     ctx.replied[sender] = now
     start, links = ctx.chain.since(asked.locator)
+    if links and ctx.head.seal not in ctx.snapshots:
+        _let_go(ctx, now)
+        if len(ctx.snapshots) < SNAPSHOTS:
+            ctx.snapshots[ctx.head.seal] = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now)
+            ctx.set_timer("sync", now + BEAT_S, sooner=True)
     ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
 
 
@@ -78,15 +94,13 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     if base is None and reply.start is not None:
         start = sync.start = ctx.chain.find(reply.start)
     if start is None or not reply.links:
-        ctx.sync = None
-        if reply.start is None:
-            ctx.trouble(sender, "is on a chain that has no seal in common with this one")
+        ctx.sync = None  # it knows no seal that is kept here: another neighbour may
         return
     ctx.sync = None  # a chain that does not hold ends the transfer
     sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
     sync.progress, ctx.sync = now, sync
     if reply.more:
-        locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:32]
+        locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:MAX_LOCATOR]
         ctx.push(sender, "ask-chain", AskChain(locator).encode())
     elif _wins(ctx, sync):
         _load(ctx, sync, now)
@@ -131,16 +145,45 @@ def _request(ctx: Context, sync: Sync, donor: PeerId, now: float) -> None:
 
 
 def on_want_state(ctx: Context, sender: PeerId, want: WantState, now: float) -> None:
-    """Serve chunks of the head's state, or of one that somebody is loading."""
-    snapshot = ctx.snapshots.get(want.seal)
-    if snapshot is None:
+    """Serve chunks of the head's state, or of one that somebody is loading, once its tree is hashed."""
+    _let_go(ctx, now)
+    donation = ctx.snapshots.get(want.seal)
+    if donation is None:
         if want.seal != ctx.head.seal or len(ctx.snapshots) >= SNAPSHOTS:
             return
-        snapshot = Snapshot(ctx.head, ctx.params, ctx.momentum), now
-    ctx.snapshots[want.seal] = (snapshot[0], now)
+        donation = ctx.snapshots[want.seal] = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now)
+        ctx.set_timer("sync", now + BEAT_S, sooner=True)
+    donation.used = now
+    if donation.hashed:
+        _serve(ctx, donation, sender, want)
+        return
+    if not donation.waiting:
+        snapshot = donation.snapshot
+        ctx.work("snapshot", want.seal, lambda: snapshot.tree)
+    donation.waiting[sender] = want
+
+
+def on_hashed(ctx: Context, seal: bytes) -> None:
+    """A snapshot's tree is there: whoever has asked for chunks gets them."""
+    donation = ctx.snapshots.get(Hash(seal))
+    if donation is not None:
+        donation.hashed = True
+        for sender in sorted(donation.waiting):
+            _serve(ctx, donation, sender, donation.waiting[sender])
+        donation.waiting.clear()
+
+
+def _serve(ctx: Context, donation: Donation, sender: PeerId, want: WantState) -> None:
     for index in want.indices[:AT_ONCE]:
-        if index < snapshot[0].chunks:
-            ctx.emit(Push(sender, "state", snapshot[0].chunk(index).encode()))
+        if index < donation.snapshot.chunks:
+            ctx.emit(Push(sender, "state", donation.snapshot.chunk(index).encode()))
+
+
+def _let_go(ctx: Context, now: float) -> None:
+    """States that nobody has asked for lately are not kept for longer."""
+    kept = ctx.setting.timing.snapshot
+    for seal in [seal for seal, each in ctx.snapshots.items() if now - each.used > kept]:
+        del ctx.snapshots[seal]
 
 
 def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
@@ -159,9 +202,9 @@ def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> Non
 
 def beat(ctx: Context, now: float) -> None:
     """Ask again for chunks that did not come, of the next neighbour; give up what stands still."""
-    kept = ctx.setting.timing.snapshot
-    for seal in [seal for seal, (_, used) in ctx.snapshots.items() if now - used > kept]:
-        del ctx.snapshots[seal]
+    _let_go(ctx, now)
+    if ctx.snapshots:
+        ctx.set_timer("sync", now + BEAT_S)
     sync = ctx.sync
     if sync is None:
         return
@@ -180,6 +223,9 @@ def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector], now: float) -
     assert sync.start is not None
     target, start = sync.branch.heads[-1], sync.start
     ours = ctx.chain.branch(start.seal)
+    if not _wins(ctx, sync):  # this chain has gone on meanwhile
+        ctx.sync = None
+        return
     try:
         ctx.chain.switch(start.seal, sync.branch)
     except LocalError as error:
@@ -193,6 +239,8 @@ def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector], now: float) -
     ctx.params, ctx.momentum = state
     ctx.state_root = _state_of(target)
     ctx.move_head(target)
+    if ctx.chain.final is not None and ctx.chain.final.seal == target.seal:
+        ctx.root(target.seal, final=True)
     ctx.sync, ctx.diverged = None, False
     ctx.moved = True
     ctx.emit(Sealed(target, ctx.params, ctx.momentum, ctx.drift, ctx.ages, synced_record(ctx, target)))

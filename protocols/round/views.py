@@ -29,7 +29,8 @@ def say_ready(ctx: Context, view: int, now: float) -> None:
         return
     ctx.signed_view = max(ctx.signed_view, view)
     table, cast_ = ctx.head.table, ctx.round.cast
-    seen = sorted(each.hash for peer, each in ctx.round.commits.items() if table.weighs(peer))
+    single = {peer: each for peer, each in ctx.round.commits.items() if peer not in ctx.round.second}
+    seen = sorted(each.hash for peer, each in single.items() if table.weighs(peer))
     kept = cast_ if cast_ is not None and not cast_.void else None
     ctx.sign(
         Ready(
@@ -62,7 +63,7 @@ def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
 
 def is_gone(ctx: Context, peer: PeerId, now: float) -> bool:
     """Whether a peer to which there was a stream has none any more."""
-    return peer in ctx.gone and now - ctx.gone[peer] >= ctx.setting.timing.gone
+    return peer in ctx.gone and now >= ctx.gone[peer] + ctx.setting.timing.gone  # the very time its timer is set to
 
 
 def allow(ctx: Context, stage: str, now: float) -> None:
@@ -80,10 +81,15 @@ def allow(ctx: Context, stage: str, now: float) -> None:
 
 def give_up(ctx: Context, now: float) -> None:
     """The view has come to nothing here: ready for the next one."""
-    quorum = ctx.head.table.is_quorum(ctx.ready_in(ctx.view))
     ctx.stirred = True
-    ctx.round.barren = 0 if quorum else ctx.round.barren + 1
+    ctx.round.barren = 0 if ctx.head.table.is_quorum(fitting(ctx)) else ctx.round.barren + 1
     say_ready(ctx, ctx.view + 1, now)
+
+
+def fitting(ctx: Context) -> dict[PeerId, Statement]:
+    """Readys that a roster of the view in flight may hold, in order of signers."""
+    found = ctx.ready_in(ctx.view)
+    return {each: found[each] for each in sorted(found) if fits(found[each], ctx.view, ctx.head)}
 
 
 def on_ready(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
@@ -133,7 +139,7 @@ def move_up(ctx: Context, now: float) -> None:
 
 def give_up_for(ctx: Context, view: int, now: float) -> None:
     """The others are further: join them."""
-    if ctx.round.ready == ctx.view and not ctx.head.table.is_quorum(ctx.ready_in(ctx.view)):
+    if ctx.round.ready == ctx.view and not ctx.head.table.is_quorum(fitting(ctx)):
         ctx.round.barren += 1
     say_ready(ctx, view, now)
 
@@ -146,10 +152,9 @@ def _hurry(ctx: Context, now: float) -> None:
 
 def on_gone(ctx: Context, now: float) -> None:
     """Streams have been closed for a while: a coordinator that is gone needs no further waiting."""
-    later = [at + ctx.setting.timing.gone for at in ctx.gone.values() if now - at < ctx.setting.timing.gone]
+    later = [at + ctx.setting.timing.gone for peer, at in ctx.gone.items() if not is_gone(ctx, peer, now)]
     if later:
         ctx.set_timer("gone", min(later))
     if ctx.round.ready == ctx.view and is_gone(ctx, ctx.coordinator, now):
-        fitting = [peer for peer, each in ctx.ready_in(ctx.view).items() if fits(each, ctx.view, ctx.head)]
-        if ctx.head.table.is_quorum(fitting) and ctx.once(f"gone {ctx.view}"):
+        if ctx.head.table.is_quorum(fitting(ctx)) and ctx.once(f"gone {ctx.view}"):
             give_up(ctx, now)

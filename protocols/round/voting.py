@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
 from ..messages import Seal, Vote
-from .chain import Head, seal_hash
+from .chain import Head, certifies, seal_hash
 from .effects import Sealed, Votes
 from .records import record_of
 from .sealing import differences, outcome
@@ -15,8 +15,6 @@ from .settling import settle_round
 from .views import allow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..ids import Hash, PeerId
     from ..statements import Statement
     from ..table import Table
@@ -120,6 +118,7 @@ def _late_vote(ctx: Context, statement: Statement, body: Vote, source: PeerId | 
         return
     votes = sorted((*head.votes, statement), key=lambda each: each.peer)
     ctx.head = replace(head, votes=tuple(votes))
+    ctx.chain.grow(ctx.head)
     ctx.accept(statement, source)
     ctx.emit(Votes(ctx.head))
 
@@ -128,11 +127,6 @@ def votes_for(ctx: Context, name: Hash, view: int) -> list[Statement]:
     """The votes for a proposal, in order of signers."""
     own = (ctx.votes[each].get(view) for each in sorted(ctx.votes))
     return [vote for vote in own if vote is not None and cast("Vote", vote.body).seal == name]
-
-
-def certifies(table: Table, lost: Iterable[PeerId], signers: Iterable[PeerId]) -> bool:
-    """Whether a seal has a quorum: of the parent's voters, without those that it goes on without (5.10)."""
-    return table.without(lost).is_quorum(signers)
 
 
 def certified(ctx: Context) -> tuple[Hash, Statement] | None:

@@ -11,7 +11,7 @@ import pytest
 
 from dht.door import MAX_EACH, MAX_STRANGERS, Door
 from dht.handshake import Hello, encode_hello
-from dht.links import Link, LinkConfig
+from dht.links import Link, LinkConfig, Refused
 from dht.stream import Counter, FrameStream, Timing
 from dht.transport import PROTOCOL_ID
 from protocols.errors import TransportError
@@ -174,3 +174,62 @@ def test_defect_while_opening_fails_who_waits_and_is_tried_again(caplog: pytest.
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
     assert "Traceback" in caplog.text
+
+
+class Refuser:
+    """Opens streams to a peer that refuses every one of them, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.tried: asyncio.Queue[int] = asyncio.Queue()
+        self.kept = True
+        self.forgotten = asyncio.Event()
+
+    async def open(self, link: Link) -> FrameStream:
+        self.tries += 1
+        self.tried.put_nowait(self.tries)
+        raise Refused(link.peer, "refused us: too old")
+
+    def link(self, refused_retry_s: float) -> Link:
+        timing = Timing(first_retry_s=0.01, last_retry_s=0.02, refused_retry_s=refused_retry_s)
+        return Link(
+            MEMBER,
+            LinkConfig(
+                Hello(RUN, "test"), timing, self.open, lambda _: self.kept, lambda: None, lambda _: self.forgotten.set()
+            ),
+            Counter(),
+        )
+
+
+def test_whoever_refuses_us_is_left_alone_however_often_it_is_asked_for() -> None:
+    """Before, each look into the directory dialled it again, every 15 s instead of every 2 minutes."""
+
+    async def scenario() -> None:
+        refuser = Refuser()
+        link = refuser.link(refused_retry_s=60)
+        for _ in range(20):
+            link.hurry()
+            with pytest.raises(Refused, match="member: refused us: too old"):
+                async with asyncio.timeout(5):
+                    await link.ready()
+        assert refuser.tries == 1
+        link.heard()  # it came to us, so it has changed its mind
+        async with asyncio.timeout(5):
+            assert [await refuser.tried.get() for _ in range(2)] == [1, 2]
+        await link.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_refuses_us_is_tried_again_later_or_forgotten() -> None:
+    async def scenario() -> None:
+        refuser = Refuser()
+        link = refuser.link(refused_retry_s=0.02)
+        async with asyncio.timeout(5):
+            assert [await refuser.tried.get() for _ in range(3)] == [1, 2, 3]
+        refuser.kept = False
+        async with asyncio.timeout(5):
+            await refuser.forgotten.wait()
+        await link.close()
+
+    asyncio.run(scenario())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ import psutil
 import pytest
 
 from dht import leftovers
+from dht import p2pd as module
 from dht.p2pd import P2pd, P2pdConfig, find_binary
 from peer.identity import Identity
 from protocols.errors import EnvironmentFault
@@ -144,3 +147,105 @@ def test_stop_leaves_neither_process_nor_files(config: P2pdConfig) -> None:
     pid, control = asyncio.run(scenario())
     assert not psutil.pid_exists(pid)  # a zombie would still exist
     assert not os.path.exists(os.path.dirname(control.removeprefix("/unix")))
+
+
+class Restarts:
+    """Told of every restart of a p2pd that a test maltreats."""
+
+    def __init__(self, config: P2pdConfig) -> None:
+        self.p2pd = P2pd(config, self._restarted)
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+
+    async def _restarted(self, control: str) -> None:
+        self._queue.put_nowait(control)
+
+    async def next(self) -> float:
+        """Seconds until p2pd is there again."""
+        began = time.monotonic()
+        async with asyncio.timeout(20):
+            await self._queue.get()
+        return time.monotonic() - began
+
+
+def test_killed_p2pd_is_restarted_at_once_and_one_that_dies_quickly_ever_later(
+    config: P2pdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEADY_S", 1000.0)
+
+    async def scenario() -> None:
+        restarts = Restarts(config)
+        async with restarts.p2pd as p2pd:
+            pauses = []
+            for _ in range(4):
+                assert p2pd.pid is not None
+                os.kill(p2pd.pid, signal.SIGKILL)
+                pauses.append(await restarts.next())
+            assert pauses[1] > 0.25 and pauses[2] > 0.5 and pauses[3] > 1.0, pauses
+            assert pauses[0] < pauses[3]
+            monkeypatch.setattr(module, "STEADY_S", 0.0)
+            assert p2pd.pid is not None
+            os.kill(p2pd.pid, signal.SIGKILL)
+            assert await restarts.next() < 2.0, "the next pause would have been 2 s"
+
+    asyncio.run(scenario())
+
+
+def test_frozen_p2pd_is_ended_and_started_again(config: P2pdConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_S", 0.1)
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)
+
+    async def scenario() -> None:
+        restarts = Restarts(config)
+        async with restarts.p2pd as p2pd:
+            assert p2pd.pid is not None
+            frozen = psutil.Process(p2pd.pid)
+            frozen.suspend()
+            await restarts.next()
+            assert not frozen.is_running() and p2pd.pid not in {None, frozen.pid} and p2pd.restarts == 1
+            os.unlink(p2pd.control.removeprefix("/unix"))  # whatever cleared /tmp: nobody can speak to it any more
+            await restarts.next()
+            assert p2pd.restarts == 2
+            with pytest.raises(TimeoutError):  # one that answers is left alone
+                async with asyncio.timeout(1):
+                    await restarts.next()
+
+    asyncio.run(scenario())
+
+
+def test_our_own_standstill_is_not_taken_for_p2pds(config: P2pdConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 1.5)
+
+    async def scenario() -> None:
+        async with P2pd(config) as p2pd:
+            assert p2pd.pid is not None
+            process = psutil.Process(p2pd.pid)
+            process.suspend()
+            async with asyncio.timeout(10):
+                while await p2pd._answers(0.1):  # on a loaded machine it does not stop at once
+                    pass
+            asking = asyncio.create_task(p2pd._answers(0.1))
+            await asyncio.sleep(0)
+            time.sleep(2)  # noqa: ASYNC251 - the loop stands still
+            assert await asking
+            process.resume()
+            assert await p2pd._answers(5)
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_does_not_keep_p2pd_from_coming_back(config: P2pdConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise EnvironmentFault("cannot write p2pd.pid: No space left on device")
+
+    async def scenario() -> None:
+        restarts = Restarts(config)
+        async with restarts.p2pd as p2pd:
+            monkeypatch.setattr(leftovers, "record", full)
+            assert p2pd.pid is not None
+            os.kill(p2pd.pid, signal.SIGKILL)
+            await restarts.next()
+            assert p2pd.pid is not None and p2pd.restarts == 1
+        with pytest.raises(EnvironmentFault, match="No space"):
+            await P2pd(config).start()
+
+    asyncio.run(scenario())

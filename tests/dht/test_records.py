@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht import directory
-from dht.directory import RecordValidator
+from dht import validator as validator_module
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from dht.validator import RecordValidator, make_room
 from peer.identity import Identity
 from protocols.canonical import pack, unpack
 from protocols.errors import LocalError, RemoteError
+from protocols.ids import PeerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,27 +126,56 @@ def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
     assert _validator().validate(_entry(RECORD))
 
 
-def test_full_validator_keeps_whom_it_knows_and_takes_others_once_there_is_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """hivemind stores whatever the validator accepts, without a bound of its own."""
-    monkeypatch.setattr(directory, "MAX_OWNERS", 2)
+def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hivemind stores whatever the validator accepts, without a bound of its own. Before, a full one refused."""
+    monkeypatch.setattr(validator_module, "MAX_OWNERS", 3)
+    keys = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 9)]
+    records = [replace(RECORD, peer=key.peer) for key in keys]
+    member, stored = PeerId(keys[0].peer), list[str | None]()
+    validator = RecordValidator(RUN, 600, lambda: now, members=lambda: frozenset({member}), on_store=stored.append)
     now = float(NOW)
-    validator = RecordValidator(RUN, 600, lambda: now)
-    keys = [ALICE, MALLORY, Identity.from_seed(bytes([3]) * 32)]
-    alice, mallory, third = (
-        _entry(replace(RECORD, peer=key.peer, expires=NOW + lifetime), key.sign)
-        for key, lifetime in zip(keys, (600, 60, 600), strict=True)
-    )
-    assert validator.validate(alice) and validator.validate(mallory)
-    assert not validator.validate(third) and validator.refused == 1
-    assert validator.validate(_entry(replace(RECORD, sequence=RECORD.sequence + 1)))
-    token = directory._reading.set(True)
-    assert validator.validate(third), "one newcomer must not spoil a whole answer, which nobody stores"
-    directory._reading.reset(token)
-    assert not validator.validate(third)
-    now += 61
-    assert validator.validate(third), "the place of the expired one is free"
+
+    def store(number: int, sequence: int = RECORD.sequence) -> bool:
+        return validator.validate(_entry(replace(records[number], sequence=sequence), keys[number].sign))
+
+    assert all(store(number) for number in range(3)) and stored == [None] * 3
+    assert store(1, RECORD.sequence + 1), "renewed: now the other stranger is the oldest"
+    assert store(3) and stored[-1] == keys[2].peer and validator.refused == 1
+    assert store(4) and stored[-1] == keys[1].peer
+    token = validator_module.reading.set(True)
+    assert store(5), "one newcomer must not spoil a whole answer, which nobody stores"
+    validator_module.reading.reset(token)
+    assert len(stored) == 6 and validator.refused == 2
+    assert store(6) and stored[-1] == keys[3].peer, "the member's is older, and stays"
+    now += 601
+    fresh = replace(records[7], expires=int(now) + 600)
+    assert validator.validate(_entry(fresh, keys[7].sign)) and stored[-1] is None, "those that expired make room"
+
+
+def test_members_alone_may_exceed_a_full_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator_module, "MAX_OWNERS", 1)
+    members = frozenset({PeerId(ALICE.peer), PeerId(MALLORY.peer)})
+    validator = RecordValidator(RUN, 600, lambda: NOW, members=lambda: members)
+    assert validator.validate(_entry(RECORD))
+    assert validator.validate(_entry(replace(RECORD, peer=MALLORY.peer), MALLORY.sign))
+    third = Identity.from_seed(bytes([3]) * 32)
+    assert not validator.validate(_entry(replace(RECORD, peer=third.peer), third.sign)) and validator.refused == 1
+
+
+def test_hivemind_keeps_nothing_of_records_that_gave_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hivemind.dht.routing import DHTID  # noqa: PLC0415
+    from hivemind.dht.storage import DHTLocalStorage  # noqa: PLC0415
+
+    monkeypatch.setattr(validator_module, "MAX_OWNERS", 4)
+    storage, key, expires = DHTLocalStorage(), DHTID.generate("key"), time.time() + 600
+    make_room(storage, key, "nobody")
+    for number in range(100):
+        make_room(storage, key, f"peer {number - 1}" if number else None)
+        assert storage.store(key, b"record", expires + number, subkey=f"peer {number}")
+    records = storage.data[key].value
+    assert list(records.data) == ["peer 99"]
+    assert len(records.expiration_heap) < 10 and len(storage.expiration_heap) < 10
+    assert records.get("peer 99").value == b"record"
 
 
 @pytest.mark.parametrize(

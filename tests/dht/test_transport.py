@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dht.handshake import Hello, decode_hello, encode_hello
+from dht.stream import Timing
 from dht.transport import PROTOCOL_ID
 from protocols.errors import LocalError, TransportError
 from protocols.frames import Header, encode_header
@@ -159,6 +160,46 @@ def test_dead_p2pd_is_noticed_and_the_streams_come_back(open_node: OpenNode) -> 
             await two.until(lambda: bool(two.frames))
             await two.transport.send(one.transport.peer, "statement", [b"back"])
             await one.until(lambda: bool(one.frames))
+
+    asyncio.run(scenario())
+
+
+def test_frozen_peer_is_given_up_and_comes_back(open_node: OpenNode) -> None:
+    """All of the other machine stands still, and nobody there ends its p2pd: bytes go out and nothing comes."""
+
+    async def scenario() -> None:
+        timing = Timing(first_retry_s=0.05, last_retry_s=0.3, ping_s=0.2, silent_s=0.6, handshake_s=0.5, dial_s=0.5)
+        async with open_node(1, timing=timing) as one, open_node(2) as two:
+            await one.transport.connect(two.transport.peer, two.transport.addresses())
+            await two.until(lambda: one.transport.peer in two.neighbours)
+            os.kill(two.p2pd.pid, signal.SIGSTOP)
+            await one.until(lambda: not one.neighbours, within=3)
+            with pytest.raises(TransportError, match="silent"):
+                await one.transport.send(two.transport.peer, "statement", [b"x"])
+            os.kill(two.p2pd.pid, signal.SIGCONT)
+            await one.until(lambda: two.transport.peer in one.neighbours, within=5)
+            await one.transport.send(two.transport.peer, "statement", [b"there"])
+            await two.until(lambda: bool(two.frames))
+            assert two.p2pd.restarts == 0
+
+    asyncio.run(scenario())
+
+
+def test_addresses_that_were_learnt_serve_after_a_restart(open_node: OpenNode) -> None:
+    """Who was dialled does not know where the other is; once both p2pd are new, nobody else could tell it."""
+
+    async def scenario() -> None:
+        async with open_node(1) as one, open_node(2) as two:
+            await one.transport.connect(two.transport.peer, two.transport.addresses())
+            await two.until(lambda: one.transport.peer in two.neighbours)
+            two.transport._links[one.transport.peer].wanted = True  # as a member is
+            two.transport.learn(one.transport.peer, one.transport.addresses())
+            two.transport.learn(one.transport.peer, [])
+            one.transport._links[two.transport.peer].addresses = ("/ip4/127.0.0.1/tcp/1",)
+            os.kill(two.p2pd.pid, signal.SIGKILL)
+            await two.until(lambda: not two.neighbours)
+            await two.until(lambda: one.transport.peer in two.neighbours, within=5)
+            await one.until(lambda: two.transport.peer in one.neighbours, within=5)
 
     asyncio.run(scenario())
 

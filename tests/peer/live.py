@@ -159,8 +159,13 @@ def run_folder(home: Path) -> Path:
 
 
 def journal(home: Path) -> dict[tuple[str, bytes], bytes]:
-    """(kind, slot) → signed bytes, of every statement in the journal; parsed here on its own."""
-    data, found = (run_folder(home) / "journal").read_bytes(), {}
+    """``statements`` of the one run's journal."""
+    return statements(run_folder(home) / "journal")
+
+
+def statements(path: Path) -> dict[tuple[str, bytes], bytes]:
+    """(kind, slot) → signed bytes, of every statement in a journal; parsed here on its own."""
+    data, found = path.read_bytes(), {}
     while data:
         size = int.from_bytes(data[:4], "little")
         key, _, raw, _ = msgpack.unpackb(data[12 : 12 + size])

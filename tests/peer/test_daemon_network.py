@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -11,6 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dht.directory import Directory
+from dht.p2pd import P2pd, P2pdConfig
+from dht.transport import StreamTransport, TransportConfig
+from peer.identity import Identity
+from peer.paths import Home
+from peer.settings import CELL
+from peer.state import StateStore
+from protocols.manifest import run_id
+from protocols.manifest_text import parse
+from protocols.statements import Scope
 from tests.peer.live import Live, gone, home_of, journal, murmur, run_folder, small_run, until
 
 if TYPE_CHECKING:
@@ -114,3 +125,64 @@ def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Pa
 def journal_rounds(home: Path) -> dict[int, str]:
     """The rounds sealed so far; none before the run's folder is there."""
     return sealed(home) if list(home.glob("runs/*/rounds.jsonl")) else {}
+
+
+def total(live: Live) -> int | None:
+    """Its open connections."""
+    found = live.status().get("peers", {}).get("total")
+    return found if isinstance(found, int) else None
+
+
+async def listed(folder: Path, run: bytes, seed: str) -> list[str]:
+    """The peers of the run's records, as a newcomer's directory node finds them through ``seed``."""
+    key = Identity.from_seed(bytes(32))
+    home = home_of(folder, key, "observer")
+
+    async def unheard(*_: object) -> None:
+        pass
+
+    transport = StreamTransport(TransportConfig(run, "test"), unheard)
+    directory = Directory(transport, run, key.sign)
+    async with P2pd(P2pdConfig(home, Home(home).key, host="127.0.0.1")) as p2pd:
+        await transport.start(p2pd.control)
+        try:
+            await directory.start([seed])
+            async with asyncio.timeout(20):
+                while not (found := await directory.peers()):
+                    pass
+            return [record.peer for record in found]
+        finally:
+            await p2pd.retire()
+            await directory.close()
+            await transport.close()
+
+
+def test_fc08_five_kills(tmp_path: Path) -> None:
+    """Whoever dies five times in a row is one peer to everybody: one connection, one record, one row of the table."""
+    run, keys = small_run(tmp_path, founders=2)
+    homes = [home_of(tmp_path, key, f"home-{index}") for index, key in enumerate(keys)]
+    identifier = run_id(parse(run.read_text()))
+    with murmur(homes[0], *NEAR, f"--run={run}") as one:
+        seed = address(one)
+        options = (*NEAR, f"--run={run}", f"--join={seed}", f"--p2p-port={free_port()}")
+        for _ in range(5):
+            with murmur(homes[1], *options) as two:
+                until(lambda: total(one) == 1 or two.process.poll() is not None, 60, "they met")
+                family = two.family()
+                two.process.kill()
+                gone(family, 5)
+            until(lambda: total(one) == 0, 10, "its end is noticed")
+        with murmur(homes[1], *options) as two:
+            until(lambda: total(two) == 1 or two.process.poll() is not None, 60, "they met again")
+            until(lambda: total(one) == 1, 10, "on both sides")
+            assert asyncio.run(listed(tmp_path, identifier, seed)) == sorted(key.peer for key in keys)
+            before = max(journal_rounds(homes[0]), default=0)
+            until(lambda: max(journal_rounds(homes[0]), default=0) >= before + 2, 90, "two more rounds are sealed")
+            values = one.status()["model"]["parameters"]
+            assert two.asked(signal.SIGTERM, 5) == 0
+        tidy(two)
+        assert one.asked(signal.SIGTERM, 5) == 0
+    tidy(one)
+    checkpoint = StateStore(Home(homes[0]).run(identifier), Scope(identifier, CELL), values).load()
+    assert checkpoint is not None
+    assert sorted(checkpoint.head.table.members) == sorted(key.peer for key in keys)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from peer import outbox as module
-from peer.outbox import Outbox
+from peer.outbox import Limits, Outbox
 from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId
 
@@ -58,7 +58,7 @@ def test_each_neighbour_gets_its_frames_in_order() -> None:
     async def scenario() -> None:
         wire = Wire()
         outbox = Outbox(wire)
-        assert outbox.connect(BOTH) == [ANN, BOB] and outbox.connect(BOTH) == []
+        assert outbox.connect(BOTH) == ([ANN, BOB], []) and outbox.connect(BOTH) == ([], [])
         wire.open.set()
         outbox.post(ANN, "parts", [b"o", b"ne"])
         outbox.flood("statement", [b"two"], None)
@@ -82,9 +82,9 @@ def test_slow_reader_is_reopened_and_new_once_it_came_back(monkeypatch: pytest.M
         for number in range(5):
             outbox.post(ANN, "statement", [bytes([number])])
         assert wire.reopened == [(ANN, "reads too slowly, 3 frames wait")], "once, whatever else is posted"
-        assert outbox.connect(BOTH) == [], "it still is on its old stream"
-        assert outbox.connect(frozenset({BOB})) == []
-        assert outbox.connect(BOTH) == [ANN]
+        assert outbox.connect(BOTH) == ([], []), "it still is on its old stream"
+        assert outbox.connect(frozenset({BOB})) == ([], [ANN]), "whoever was let go of is seen to leave"
+        assert outbox.connect(BOTH) == ([ANN], [])
         wire.open.set()
         outbox.post(ANN, "statement", [b"welcome"])
         await _soon(outbox)
@@ -92,6 +92,71 @@ def test_slow_reader_is_reopened_and_new_once_it_came_back(monkeypatch: pytest.M
         await outbox.close()
 
     asyncio.run(scenario())
+
+
+KIB = 1 << 10
+
+
+def test_bytes_that_wait_for_a_reader_that_never_reads_are_bounded() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire, Limits(each=64 * KIB, all=1024 * KIB))
+        outbox.connect(BOTH)
+        peak = 0
+        for number in range(1000):
+            outbox.post(ANN, "parts", [bytes([number % 256]) * KIB])
+            peak = max(peak, outbox.waiting)
+            if wire.reopened and len(wire.reopened) < 3 and ANN not in outbox._lines:
+                outbox.connect(frozenset({BOB}))
+                outbox.connect(BOTH)
+        assert peak <= 66 * KIB
+        assert len(wire.reopened) == 3 and {peer for peer, _ in wire.reopened} == {ANN}
+        await outbox.close()
+        assert outbox.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_buffer_that_waits_many_times_counts_once() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire, Limits(each=64 * KIB, all=100 * KIB))
+        outbox.connect(BOTH)
+        update = memoryview(bytes(60 * KIB))
+        halves = [update[: 30 * KIB], update[30 * KIB :]]
+        for _ in range(10):
+            outbox.flood("parts", halves, None)
+        assert wire.reopened == [] and outbox.waiting == 60 * KIB
+        wire.open.set()
+        await _soon(outbox)
+        assert len(wire.sent) == 20 and outbox.waiting == 0, "counted until the last of them is sent"
+        wire.open.clear()
+        outbox.post(ANN, "parts", halves)
+        outbox.post(ANN, "parts", [bytes(5 * KIB)])
+        assert wire.reopened == [(ANN, "reads too slowly, more than 0 MiB wait")]
+        await outbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_all_queues_together_are_bounded_and_the_fullest_gives_way() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire, Limits(each=64 * KIB, all=96 * KIB))
+        outbox.connect(BOTH)
+        outbox.post(ANN, "parts", [bytes(60 * KIB)])
+        for _ in range(40):
+            outbox.post(BOB, "parts", [bytes(KIB)])
+        assert [peer for peer, _ in wire.reopened] == [ANN], "not the one whose frame came last"
+        assert outbox.waiting == 40 * KIB
+        await outbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_limits_grow_with_the_run() -> None:
+    assert Limits.of(1000) == Limits()
+    assert Limits.of(100 << 20).each == 300 << 20
 
 
 @pytest.mark.parametrize("bad", [b"large", b"odd"])

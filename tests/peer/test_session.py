@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from peer.identity import Identity
+from peer import session as module
 from peer.journal import Journal
 from peer.session import Parts, Session
 from peer.state import StateStore
@@ -20,36 +20,17 @@ from protocols.round.chain import seal_zero
 from protocols.round.effects import Final, Phase, Sealed, Setting, Train, Trouble, Votes, Window
 from protocols.round.machine import Machine
 from protocols.statements import Scope
+from tests.peer.stage import ME, OTHER, Watcher, play
+from tests.peer.test_state import SCOPE, VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-VALUES = 33_000
-SCOPE = Scope(bytes(range(32)), "model")
-ME, OTHER = (Identity.from_seed(bytes(31) + bytes([number])) for number in (1, 2))
 SETTING = Setting(
     values=VALUES, update_codec="int8", result_codec="int8", rule="mean", tolerated=1 / 3, lr=0.7, momentum=0.8,
     probation=0, open=True,
 )  # fmt: skip
-
-
-class Watcher:
-    """An observer that keeps what it is told and says stop after ``rounds``."""
-
-    def __init__(self, rounds: int = 2) -> None:
-        self.rounds = rounds
-        self.seen: list[Phase | Final | Votes | Trouble] = []
-        self.sealed: list[Sealed] = []
-        self.changed = asyncio.Event()
-
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
-        self.seen.append(effect)
-        self.changed.set()
-
-    async def on_sealed(self, effect: Sealed) -> bool:
-        self.sealed.append(effect)
-        return len(self.sealed) < self.rounds
 
 
 async def train(effect: Train) -> Window:
@@ -67,11 +48,13 @@ class Bench:
         if found is None:
             params = np.linspace(-1, 1, VALUES, dtype=np.float32)
             state, drift = (params, params * 0), params * 0
+            ages: tuple[int, ...] = ()
             head = seal_zero(SCOPE, [ME.peer, OTHER.peer][:founders], state_root(*state))
         else:
-            head, state, drift = found.head, (found.params, found.momentum), found.drift
-        self.machine = Machine(SCOPE, ME.peer, SETTING, head, state)
+            head, state, drift, ages = found.head, (found.params, found.momentum), found.drift, found.ages
         self.journal = Journal(self.store.journal_path, SCOPE, ME.peer, ME.sign)
+        signed, links = self.journal.signed_view, self.store.links()
+        self.machine = Machine(SCOPE, ME.peer, SETTING, head, state, signed_view=signed, links=links, ages=ages)
         self.drift = drift
         self.started_from = head.round
 
@@ -80,17 +63,6 @@ class Bench:
             SCOPE, self.machine, self.journal, self.store, trainer, asyncio.get_running_loop().time, self.drift
         )
         return Session(parts, watcher, None)
-
-
-def play(scene: Awaitable[None]) -> None:
-    """Run a scene to its end, which must come soon and leave no task."""
-
-    async def run() -> None:
-        async with asyncio.timeout(30):
-            await scene
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
 
 
 async def finished(session: Session) -> None:
@@ -109,7 +81,7 @@ def test_rounds_are_sealed_saved_and_final(tmp_path: Path) -> None:
         watcher, bench = Watcher(3), Bench(tmp_path)
         await finished(bench.session(watcher))
         assert [each.head.round for each in watcher.sealed] == [1, 2, 3]
-        assert [each.round for each in watcher.seen if isinstance(each, Final)] == [0, 1, 2, 3]
+        assert [each.round for each in watcher.seen if isinstance(each, Final)] == [1, 2, 3]
         found = bench.store.load()
         assert found is not None and found.head == watcher.sealed[-1].head
         assert np.array_equal(found.drift, watcher.sealed[-1].drift) and found.drift.any()
@@ -186,15 +158,24 @@ def test_what_the_observer_raises_ends_the_session(tmp_path: Path, where: str) -
     play(scene())
 
 
-def test_a_disk_that_refuses_ends_the_session_before_anything_is_signed(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_from_the_start_signs_nothing_until_it_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", (0.001, 0.01))
+
     async def scene() -> None:
-        bench = Bench(tmp_path / "run")
+        watcher, bench = Watcher(2), Bench(tmp_path / "run")
         bench.store.folder = tmp_path / "run" / "journal"  # a file: nothing can be saved below it
-        with pytest.raises(EnvironmentFault, match="cannot write"):
-            await bench.session(Watcher()).run()
+        session = bench.session(watcher)
+        finishing = asyncio.create_task(finished(session))
+        await watcher.until(lambda: len(watcher.disk) >= 3)
+        assert (tmp_path / "run" / "journal").stat().st_size == 0
+        bench.store.folder = tmp_path / "run"
+        await finishing
+        found = bench.store.load()
+        assert found is not None and found.head.round == 2 and watcher.disk[-1] is None
 
     play(scene())
-    assert (tmp_path / "run" / "journal").stat().st_size == 0
 
 
 def test_a_cancelled_session_leaves_no_task_even_in_the_middle_of_training(tmp_path: Path) -> None:
@@ -229,7 +210,7 @@ def test_what_a_liar_sends_goes_back_to_the_transport_and_the_session_lives(tmp_
             ("statement", foreign.encode(), "another run"),
             ("parts", b"garbage", "malformed|garbage|parts"),
             ("parts", b"", "."),
-            ("surprise", b"", "is not a bulk frame"),
+            ("surprise", b"", "is not a frame of a round"),
         ]:
             with pytest.raises(RemoteError, match=why) as caught:
                 await session.on_frame(OTHER.peer, kind, payload)

@@ -6,7 +6,7 @@ import pytest
 
 from peer import corpus
 from peer.identity import Identity
-from peer.settings import round_setting, train_config
+from peer.settings import round_setting, train_config, update_bytes
 from peer.training import InnerConfig
 from protocols.manifest_defaults import Choices, default_manifest
 
@@ -26,3 +26,9 @@ def test_round_settings_are_the_manifests() -> None:
     assert (setting.lr, setting.momentum) == (0.9, 0.5)
     assert setting.tolerated == pytest.approx(1 / 3, abs=1e-16)
     assert not setting.open
+    assert setting.deadline == manifest.round.deadline
+
+
+def test_an_encoded_update_has_all_its_parts() -> None:
+    manifest = default_manifest(Choices(codec="float32"), founders=[FOUNDER], shards=corpus.SHARDS)
+    assert update_bytes(round_setting(manifest, 387_744)) == 4 * 387_744

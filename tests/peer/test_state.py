@@ -20,12 +20,12 @@ from safetensors.numpy import load_file, save_file
 from peer import state as module
 from peer.identity import Identity
 from peer.state import Checkpoint, StateStore
-from peer.virtual import VirtualSwarm
+from protocols.canonical import pack
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash
+from protocols.messages import Leg, Seal, Vote
 from protocols.outer import state_root
-from protocols.round.chain import seal_zero
-from protocols.round.effects import Setting, Train, Window
+from protocols.round.chain import Head, seal_hash, seal_zero
 from protocols.statements import Scope
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,25 +35,24 @@ ROUNDS = 4
 
 
 @cache
-def chain(run: bytes = SCOPE.run) -> tuple[Checkpoint, ...]:
-    """Real sealed states of one peer alone, rounds 1 to 4; int8 updates leave a drift behind."""
-    setting = Setting(
-        values=VALUES, update_codec="int8", result_codec="int8", rule="mean", tolerated=1 / 3, lr=0.7, momentum=0.8,
-        probation=0, open=True,
-    )  # fmt: skip
+def chain(run: bytes = SCOPE.run, fork: int = 0) -> tuple[Checkpoint, ...]:
+    """Sealed states of one founder, rounds 1 to 4, each with a drift; ``fork`` makes another chain."""
     scope, me = Scope(run, "model"), Identity.from_seed(bytes(32))
-
-    def trainer(peer: str, effect: Train) -> Window | None:
-        if effect.round > ROUNDS:
-            return None
-        drift = np.random.default_rng(effect.round).standard_normal(VALUES, dtype=np.float32)
-        return Window(effect.drift + drift, 3, 300)
-
-    state = (np.linspace(-1, 1, VALUES, dtype=np.float32), np.zeros(VALUES, dtype=np.float32))
-    swarm = VirtualSwarm(scope, setting, trainer)
-    swarm.add([me], seal_zero(scope, [me.peer], state_root(*state)), state)
-    sealed = swarm.run()[me.peer].sealed
-    return tuple(Checkpoint(each.head, each.params.copy(), each.momentum.copy(), each.drift.copy()) for each in sealed)
+    draw = np.random.default_rng(7 + fork)
+    params, momentum, drift = (draw.standard_normal(VALUES, dtype=np.float32) for _ in range(3))
+    head, found = seal_zero(scope, [me.peer], state_root(params, momentum)), []
+    for number in range(1, ROUNDS + 1):
+        params, momentum, drift = params + drift, momentum - drift, drift * np.float32(0.5)
+        table = replace(head.table)
+        seal = Seal(
+            view=number + fork, parent=head.seal, round=number, roster=Hash(bytes(32)), freeze=b"", out=(), grams=(),
+            contributions=(), results=(), lost=(), table=table.root, state=state_root(params, momentum),
+        )  # fmt: skip
+        name = seal_hash(scope, seal)
+        proposal, vote = (scope.state(me.peer, body, me.sign) for body in (seal, Vote(seal.view, name)))
+        head = Head(name, seal.view, number, table, proposal, (vote,), head.table)
+        found.append(Checkpoint(head, params, momentum, drift, (number, 0)))
+    return tuple(found)
 
 
 def store(folder: Path, keep: int = 2, values: int = VALUES) -> StateStore:
@@ -70,7 +69,9 @@ def filled(folder: Path, keep: int = 2) -> StateStore:
 
 def same(one: Checkpoint, two: Checkpoint) -> bool:
     pairs = ((one.params, two.params), (one.momentum, two.momentum), (one.drift, two.drift))
-    return one.head == two.head and all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+    return (one.head, one.ages) == (two.head, two.ages) and all(
+        np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs
+    )
 
 
 def files(folder: Path) -> list[str]:
@@ -119,6 +120,8 @@ def test_a_write_that_a_crash_cut_short_is_not_seen(tmp_path: Path) -> None:
     found = opened.load()
     assert found is not None and found.head.round == ROUNDS
     assert opened.warnings == []
+    opened.save(chain()[-1])
+    assert all(name.endswith(".safetensors") for name in files(tmp_path)), "it goes with the next one"
 
 
 def _cut(path: Path) -> None:
@@ -147,6 +150,13 @@ def _widen(path: Path) -> None:
     _rewrite(path, momentum=np.zeros(VALUES, dtype=np.float64))
 
 
+def _age(path: Path) -> None:
+    """The drift of another age."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    save_file(load_file(path), path, metadata={**metadata, "ages": pack([9, 9]).hex()})
+
+
 def _extend(path: Path) -> None:
     _rewrite(path, surprise=np.zeros(1, dtype=np.float32))
 
@@ -161,7 +171,7 @@ def _forget(path: Path) -> None:
     save_file(load_file(path), path)
 
 
-DAMAGES = [_cut, _empty, _swap, _poison, _shorten, _widen, _extend, _forget]
+DAMAGES = [_cut, _empty, _swap, _poison, _age, _shorten, _widen, _extend, _forget]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
@@ -219,25 +229,39 @@ def test_the_state_of_another_size_is_refused(tmp_path: Path) -> None:
         store(tmp_path, values=VALUES + 1).read(ROUNDS)
 
 
+def legs(parent: Hash, *steps: int) -> tuple[Leg, ...]:
+    return tuple(Leg(parent, each, 100 * each) for each in steps)
+
+
 def test_what_was_committed_comes_back_for_its_parent_only(tmp_path: Path) -> None:
     parents = [each.head.seal for each in chain()]
     drifts = [each.params for each in chain()]
     opened = store(tmp_path)
     for number, (parent, drift) in enumerate(zip(parents, drifts, strict=True)):
-        opened.save_pending(parent, drift, number, 10 * number)
-        os.utime(tmp_path / f"pending-{parent.hex()[:16]}.safetensors", (number, number))
+        opened.save_pending(parent, number, drift, legs(parent, 3, number))
+        for path in tmp_path.iterdir():  # a clock that was set back must not make it the oldest
+            os.utime(path, (100 - number, 100 - number))
     for number in (2, 3):
         found = store(tmp_path).load_pending(parents[number])
         assert found is not None
         assert np.array_equal(found[0], drifts[number])
-        assert found[1:] == (number, 10 * number)
+        assert found[1:] == (3 + number, 300 + 100 * number)
     assert store(tmp_path).load_pending(parents[0]) is None, "older ones go"
     assert len(files(tmp_path)) == 2
 
 
+def test_an_update_committed_on_a_lower_round_of_another_chain_is_kept(tmp_path: Path) -> None:
+    opened = store(tmp_path)
+    for number in (9, 10, 4):
+        opened.save_pending(chain()[number % 4].head.seal, number, chain()[0].drift, ())
+    assert store(tmp_path).load_pending(chain()[0].head.seal) is not None
+    opened.save(chain()[2])
+    assert [name[:16] for name in files(tmp_path)] == ["pending-00000004", "round-00000003.s"]
+
+
 def test_a_damaged_pending_update_is_no_update(tmp_path: Path) -> None:
     parent, drift = chain()[0].head.seal, chain()[0].params
-    store(tmp_path).save_pending(parent, drift, 3, 300)
+    store(tmp_path).save_pending(parent, 2, drift, legs(parent, 1, 2))
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     for place in (*range(0, 8 + int.from_bytes(whole[:8], "little")), 5000, len(whole) - 1):
@@ -246,7 +270,7 @@ def test_a_damaged_pending_update_is_no_update(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         found = store(tmp_path).load_pending(parent)
         assert found is None or (np.array_equal(found[0], drift) and found[1:] == (3, 300)), place
-    shutil.copy(path, path.with_name(f"pending-{bytes(8).hex()}.safetensors"))
+    shutil.copy(path, path.with_name(f"pending-{2:08d}-{bytes(8).hex()}.safetensors"))
     assert store(tmp_path).load_pending(Hash(bytes(32))) is None, "another parent's"
 
 
@@ -285,7 +309,7 @@ for checkpoint in chain()[:-1]:
 resource.setrlimit(resource.RLIMIT_FSIZE, ({VALUES}, resource.RLIM_INFINITY))
 for attempt in (
     lambda: opened.save(chain()[-1]),
-    lambda: opened.save_pending(chain()[-1].head.seal, chain()[-1].params, 1, 1),
+    lambda: opened.save_pending(chain()[-1].head.seal, ROUNDS, chain()[-1].params, ()),
 ):
     try:
         attempt()

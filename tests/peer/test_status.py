@@ -18,7 +18,7 @@ START = st_.Status(version="0.1.0", protocol=1, peer="12D3", since=5.0)
 CONTRACT = json.loads("""
 {"schema":1,"event":0,"version":"","protocol":1,"peer":"12D3","state":"starting","reason":{"code":"none","text":""},"since":0,
  "run":{"id":"hex","name":"","size":"tiny","cell":"model"},
- "round":{"number":0,"phase":"train","progress":0.0,"deadline_s":0,"last_sealed":0,"void":false,"final":true},
+ "round":{"number":0,"phase":"train","progress":0.0,"deadline_s":0,"last_sealed":0,"void":0,"final":true},
  "model":{"parameters":0,"tokens":0,"train_loss":null,"held_out_loss":null,"state_hash":"hex"},
  "speed":{"steps_per_s":null,"tokens_per_s":null},
  "peers":{"total":0,"direct":0,"punched":0,"relayed":0},
@@ -38,7 +38,8 @@ EVENTS: list[st_.Event] = [
     st_.PhaseEntered(3, "train", 60.0),
     st_.Progressed(0.5, 30.0),
     st_.Trained(1024, 2.5, st_.Speed(10.0, 10240.0)),
-    st_.Sealed(3, "cd", 2.4, final=True),
+    st_.Sealed(3, "cd", 2.4),
+    st_.Finalised(),
     st_.Peers(3, 3),
     st_.Reach("public", ("dialled back",), ("/ip4/127.0.0.1/tcp/1",)),
     st_.Seed("/ip4/127.0.0.1/tcp/1", "failed", "refused", 5.0),
@@ -99,6 +100,15 @@ def test_a_round_from_training_to_its_seal() -> None:
     assert status.model.held_out_loss == 2.5, "a seal whose loss was not measured keeps the last measured one"
     status = st_.apply(status, st_.PhaseEntered(5, "train"))
     assert (status.round.progress, status.round.deadline_s, status.round.last_sealed) == (0.0, None, 4)
+
+
+def test_void_rounds_are_counted_and_only_the_last_seal_is_final_or_not() -> None:
+    status = after(st_.Loaded(387_744, "ab", last_sealed=2), st_.Sealed(3, "ab", void=True), st_.Finalised())
+    assert (status.round.void, status.round.final) == (1, True)
+    status = st_.apply(status, st_.Sealed(4, "ab", void=True))
+    status = st_.apply(status, st_.Sealed(5, "cd"))
+    assert (status.round.void, status.round.final, status.round.last_sealed) == (2, False, 5)
+    assert "last sealed 5 (2 void)" in screen(st_.to_json(status))
 
 
 def test_a_restart_shows_where_it_goes_on() -> None:

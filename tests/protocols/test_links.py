@@ -1,4 +1,4 @@
-"""The chain of certified seals: what is kept, what is believed, and which of two branches wins."""
+"""The chain of certified seals: what is believed, what is kept, and how a peer goes over to another branch."""
 
 from __future__ import annotations
 
@@ -12,88 +12,31 @@ from hypothesis import strategies as st
 
 from protocols.chain_payloads import MAX_LOCATOR, Link
 from protocols.errors import LocalError, RemoteError
-from protocols.ids import Hash, PeerId, digest, peer_id
-from protocols.messages import Commit, Ready, Seal, Vote
+from protocols.messages import Vote
 from protocols.round import links
-from protocols.round.chain import Head, seal_hash, seal_zero
-from protocols.round.links import Branch, Chain, is_final, prefer, walk
-from protocols.statements import Scope, Statement
-from protocols.table import AWAY, LOST, STANDING, Member, Table
+from protocols.round.links import Branch, Chain, is_final, walk
+from protocols.table import AWAY, STANDING, Member, Table
+from tests.protocols.chains import (
+    FOUR,
+    PEERS,
+    SCOPE,
+    SIX,
+    ZERO,
+    child,
+    grown,
+    link,
+    ready,
+    readys,
+    signed,
+    table_of,
+    zero,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from protocols.ids import PeerId
+    from protocols.round.chain import Head
 
-SCOPE = Scope(b"r" * 32, "model")
-ZERO = Hash(b"0" * 32)
 SENDER = "whoever showed it"
-PEERS = sorted(peer_id(digest(b"peer %d" % number)) for number in range(24))
-FOUR, SIX = PEERS[:4], PEERS[:6]
-
-
-def signed(peer: PeerId, body: Seal | Vote | Ready | Commit) -> Statement:
-    """``walk`` gets statements whose signatures are checked already, so none is needed here."""
-    return SCOPE.state(peer, body, lambda raw: bytes(64))
-
-
-def zero(founders: Iterable[PeerId] = FOUR) -> Head:
-    return seal_zero(SCOPE, founders, ZERO)
-
-
-def child(
-    parent: Head,
-    voters: Iterable[PeerId],
-    *,
-    table: Table | None = None,
-    view: int = 0,
-    lost: tuple[PeerId, ...] = (),
-    salt: bytes = b"",
-) -> Head:
-    """A seal on top of ``parent`` that ``voters`` voted for."""
-    table = table or parent.table
-    if lost:
-        rows = {each: replace(table.members[each], state=LOST, since=parent.round + 1) for each in lost}
-        table = Table({**table.members, **rows})
-    body = Seal(
-        view=view or parent.view + 1 + (6 if lost else 0),
-        parent=parent.seal,
-        round=parent.round + 1,
-        roster=digest(b"roster", salt),
-        freeze=b"",
-        out=(),
-        grams=(),
-        contributions=(),
-        results=(),
-        lost=lost,
-        table=table.root,
-        state=ZERO,
-    )
-    name = seal_hash(SCOPE, body)
-    votes = tuple(signed(each, Vote(body.view, name)) for each in sorted(voters))
-    return Head(name, body.view, body.round, table, signed(FOUR[0], body), votes, parent.table)
-
-
-def grown(start: Head, count: int, voters: Iterable[PeerId] = FOUR, salt: bytes = b"") -> list[Head]:
-    heads = [start]
-    for _ in range(count):
-        heads.append(child(heads[-1], voters, salt=salt))
-    return heads[1:]
-
-
-def link(head: Head, final: tuple[Statement, ...] = ()) -> Link:
-    assert head.proposal
-    return Link(head.proposal, head.votes, head.table, final)
-
-
-def ready(peer: PeerId, head: Head, view: int = 0) -> Statement:
-    return signed(peer, Ready(view or head.view + 1, head.seal, head.view, (), b"", 0, ()))
-
-
-def readys(head: Head, peers: Iterable[PeerId]) -> tuple[Statement, ...]:
-    return tuple(ready(each, head) for each in peers)
-
-
-def table_of(weights: dict[PeerId, float]) -> Table:
-    return Table({each: Member(each, weight, STANDING, True, ZERO, 0) for each, weight in weights.items()})
 
 
 def refused(start: Head, shown: list[Link], match: str) -> None:
@@ -147,6 +90,8 @@ def test_a_link_with_one_thing_wrong_is_refused() -> None:
     refused(two, [shown], "does not follow")
     late = child(replace(start, round=5), FOUR)
     refused(start, [link(late)], "does not follow")
+    cousin = child(replace(start, seal=ZERO), FOUR)
+    refused(start, [link(cousin)], "does not follow")
 
 
 def test_a_shrink_seal_stands_on_its_parent_alone() -> None:
@@ -207,7 +152,7 @@ def test_only_children_are_appended() -> None:
 def test_two_thousand_seals_are_kept_in_bounded_memory() -> None:
     chain = Chain(zero())
     for _ in range(2000):
-        chain.append(child(chain.head, FOUR[:3]))
+        chain.append(child(chain.head, FOUR[:3], table=Table(dict(chain.head.table.members))))
         assert chain.sizes()["links"] <= links.KEEP + 1
     assert chain.sizes() == {"links": links.KEEP + 1, "seals": 2001, "voters": 1}
     assert len(chain.locator()) <= MAX_LOCATOR
@@ -272,6 +217,18 @@ def test_the_head_grows_by_late_votes() -> None:
     chain.grow(more)
     chain.grow(replace(start, view=9))
     assert chain.head is more
+
+
+def test_a_link_that_had_to_stay_goes_when_more_have_voted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "KEEP", 2)
+    start = zero()
+    changed = child(start, FOUR, table=table_of(dict.fromkeys(PEERS[1:5], 1.0)))
+    few = child(changed, PEERS[2:5])
+    chain = Chain(start, [changed, few, *grown(few, 1, PEERS[2:5])])
+    assert changed in chain.heads, "two of four voters of its parent's table are no jump"
+    for _ in range(3):
+        chain.append(child(chain.head, PEERS[1:5]))
+    assert [each.round for each in chain.heads] == [0, 5, 6]
 
 
 class History:
@@ -366,6 +323,8 @@ def test_a_final_seal_is_never_left() -> None:
     chain.mark_final(ours[0].seal, readys(ours[0], FOUR))
     with pytest.raises(LocalError, match="is not left"):
         chain.switch(start.seal, Branch(tuple(theirs)))
+    with pytest.raises(LocalError, match="on this chain already"):
+        chain.switch(start.seal, Branch(tuple(ours[:1])))
     with pytest.raises(LocalError, match="not kept"):
         chain.switch(ZERO, Branch(tuple(theirs)))
     with pytest.raises(LocalError, match="not on this chain"):
@@ -381,157 +340,3 @@ def test_branches_that_came_in_two_replies_are_one() -> None:
     assert first.then(second) == Branch(heads, heads[1].seal, proof)
     newer = replace(second, final=heads[3].seal, proof=readys(heads[3], FOUR))
     assert first.then(newer).final == heads[3].seal
-
-
-# --- fork choice -------------------------------------------------------------------------------------
-
-
-def wins(one: Branch, other: Branch, ancestor: Head) -> None:
-    assert prefer(other, one, ancestor)
-    assert not prefer(one, other, ancestor)
-
-
-def test_a_longer_chain_is_followed_and_a_shorter_one_is_not() -> None:
-    start = zero()
-    heads = tuple(grown(start, 3))
-    wins(Branch(heads), Branch(heads[:2]), start)
-    wins(Branch(heads), Branch(()), start)
-    wins(Branch(heads[2:]), Branch(()), start)
-    assert not prefer(Branch(heads), Branch(heads), start)
-    assert not prefer(Branch(()), Branch(()), start)
-
-
-def test_final_beats_all_and_two_finals_stay_apart() -> None:
-    start = zero(SIX)
-    one = tuple(grown(start, 2, SIX[:5], b"a"))
-    final = Branch(one, one[0].seal, readys(one[0], SIX[:5]))
-    other = tuple(grown(child(start, SIX, salt=b"b"), 9, SIX, b"b"))
-    wins(final, Branch(other), start)
-    also = Branch(other, other[3].seal, readys(other[3], SIX))
-    assert not prefer(final, also, start)
-    assert not prefer(also, final, start)
-
-
-def test_a_final_seal_that_both_have_decides_nothing() -> None:
-    start = zero(SIX)
-    shared = child(start, SIX)
-    proof = readys(shared, SIX)
-    weak = (shared, child(shared, SIX[:2], lost=tuple(SIX[2:])))
-    strong = (shared, *grown(shared, 2, SIX[1:]))
-    wins(Branch(strong, shared.seal, proof), Branch(weak, shared.seal, proof), start)
-    wins(Branch(strong), Branch(weak, shared.seal, proof), start)
-
-
-def test_one_key_that_went_on_alone_shows_nothing_final() -> None:
-    """After its shrink seal it certifies what it likes, also a table in which it is everybody."""
-    start = zero(SIX)
-    alone = child(start, SIX[:1], lost=tuple(SIX[1:]))
-    king = child(alone, SIX[:1], table=table_of({SIX[0]: 1.0}))
-    last = child(king, SIX[:1])
-    proof = readys(king, SIX[:1])
-    branch = walk(SCOPE, start, [link(alone), link(king, proof), link(last)], sender=SENDER)
-    assert branch.final == king.seal, "by its own table it is"
-    assert branch.shrinks
-    for honest in (grown(start, 1, SIX[1:]), [child(start, SIX[1:4], lost=(SIX[0], *SIX[4:]))]):
-        assert not prefer(Branch(tuple(honest)), branch, start)
-        assert prefer(replace(branch, final=None), Branch(tuple(honest)), start)
-    chain = Chain(start)
-    chain.switch(start.seal, branch)
-    assert (chain.head, chain.final) == (last, None), "who was fooled can go back"
-
-
-def test_members_may_change_by_and_by_and_finals_still_count() -> None:
-    start = zero(SIX)
-    heads = [start]
-    for step in range(6):
-        rows = dict.fromkeys(PEERS[step + 1 : step + 7], 1.0)
-        heads.append(child(heads[-1], heads[-1].table.voters, table=table_of(rows), salt=b"a"))
-    proof = readys(heads[-1], PEERS[6:12])
-    branch = walk(SCOPE, start, [*map(link, heads[1:-1]), link(heads[-1], proof)], sender=SENDER)
-    wins(branch, Branch((child(start, SIX, view=99),)), start)
-
-
-def test_two_thirds_beat_fewer_then_the_higher_view_of_the_highest() -> None:
-    start = zero(SIX)
-    strong = Branch(tuple(grown(start, 1, SIX[:5])))
-    weak = Branch((child(start, SIX[:4], lost=tuple(SIX[4:])),))
-    wins(strong, weak, start)
-    longer = Branch(tuple(grown(start, 3, SIX[:5], b"x")))
-    wins(longer, strong, start)
-    late = Branch((child(start, SIX, view=3),))
-    wins(Branch((*longer.heads, child(longer.heads[-1], SIX[:5]))), late, start)
-    on_top = Branch((*late.heads, child(late.heads[0], SIX[:1], lost=tuple(SIX[1:]))))
-    wins(Branch((*longer.heads, child(longer.heads[-1], SIX[:5]))), on_top, start)
-
-
-def test_lost_members_count_in_the_fork() -> None:
-    before = zero(SIX)
-    start = child(before, SIX[:4], lost=tuple(SIX[4:]))
-    three = child(start, SIX[:3])
-    assert start.table.is_quorum(SIX[:3])
-    assert not start.table.holds(SIX[:3], start.round)
-    with_lost = child(start, [*SIX[:2], *SIX[4:]], view=start.view + 1, salt=b"more")
-    wins(Branch((with_lost,)), Branch((three,)), start)
-
-
-def test_then_weight_then_view_then_the_smaller_hash() -> None:
-    start = zero(SIX)
-
-    def weak(voters: list[PeerId], view: int, salt: bytes = b"") -> Branch:
-        return Branch(
-            (child(start, voters, lost=tuple(each for each in SIX if each not in voters), view=view, salt=salt),)
-        )
-
-    wins(weak(SIX[:4], 7), weak(SIX[3:], 8), start)
-    wins(weak(SIX[:3], 8), weak(SIX[3:], 7), start)
-    one, other = weak(SIX[:3], 7, b"a"), weak(SIX[:3], 7, b"b")
-    small, large = sorted([one, other], key=lambda each: each.heads[0].seal)
-    wins(small, large, start)
-
-
-@st.composite
-def forks(draw: st.DrawFn) -> tuple[Head, list[Branch]]:
-    """Up to four branches with any votes at all: fork choice also has to decide among what liars made."""
-    peers = PEERS[: draw(st.integers(1, 5))]
-    weights = {each: draw(st.sampled_from([0.5, 1.0, 1.0, 3.0])) for each in peers}
-    lost = draw(st.sets(st.sampled_from(peers), max_size=len(peers) - 1))
-    rows = table_of(weights).members
-    start = replace(zero(), table=Table({p: replace(m, state=LOST) if p in lost else m for p, m in rows.items()}))
-    branches = []
-    for number in range(draw(st.integers(2, 4))):
-        heads = [start]
-        for _ in range(draw(st.integers(0 if number == 0 else 1, 3))):
-            voters = draw(st.sets(st.sampled_from(peers)))
-            view = heads[-1].view + draw(st.integers(1, 2))
-            heads.append(child(heads[-1], voters, view=view, salt=b"%d" % number))
-        branch = Branch(tuple(heads[1:]))
-        if len(heads) > 1 and draw(st.integers(0, 3)) == 0:
-            shown = heads[draw(st.integers(1, len(heads) - 1))]
-            branch = replace(branch, final=shown.seal, proof=readys(shown, draw(st.sets(st.sampled_from(peers)))))
-        branches.append(branch)
-    return start, branches
-
-
-@settings(max_examples=80)
-@given(forks())
-def test_fork_choice_never_wants_both_and_decides_where_nothing_is_final(fork: tuple[Head, list[Branch]]) -> None:
-    start, branches = fork
-    for one in branches:
-        assert not prefer(one, one, start)
-        for other in branches:
-            both = prefer(one, other, start), prefer(other, one, start)
-            assert both != (True, True)
-            if one is not other and one.final is None and other.final is None:
-                assert any(both)
-
-
-@settings(max_examples=80)
-@given(forks())
-def test_fork_choice_is_transitive(fork: tuple[Head, list[Branch]]) -> None:
-    start, branches = fork
-    plain = [each for each in branches if each.final is None]
-    for one in plain:
-        for two in plain:
-            for three in plain:
-                if prefer(one, two, start) and prefer(two, three, start):
-                    assert prefer(one, three, start)

@@ -28,6 +28,7 @@ hashes = st.binary(min_size=32, max_size=32).map(Hash)
 peers = st.sampled_from([ME.peer, OTHER.peer])
 finite = st.floats(allow_nan=False, allow_infinity=False)
 views = st.integers(0, messages.MAX_VIEW)
+revisions = st.integers(0, messages.MAX_REVISIONS)
 legs = st.builds(Leg, hashes, st.integers(0, messages.MAX_STEPS), st.integers(0, messages.MAX_TOKENS))
 
 
@@ -37,29 +38,36 @@ def tuples(of: st.SearchStrategy[Any], size: int = 5) -> st.SearchStrategy[tuple
 
 BUILT: dict[str, st.SearchStrategy[Body]] = {
     "commit": st.builds(Commit, hashes, hashes, tuples(legs, 3), st.integers(0, 1 << 32), st.booleans()),
-    "ready": st.builds(Ready, views, hashes, tuples(hashes)),
-    "roster": st.builds(messages.Roster, views, hashes, tuples(st.binary(max_size=99)), tuples(st.binary(max_size=99))),
+    "ready": st.builds(
+        Ready, views, hashes, views, tuples(hashes), st.binary(max_size=32), views, tuples(peers)
+    ),
+    "roster": st.builds(
+        messages.Roster, views, revisions, hashes, tuples(st.binary(max_size=99)), tuples(st.binary(max_size=99)),
+        tuples(peers), st.booleans(),
+    ),
     "gram": st.builds(messages.Gram, hashes, st.binary(max_size=99), tuples(finite), hashes),
-    "freeze": st.builds(messages.Freeze, views, hashes, tuples(hashes)),
-    "result": st.builds(messages.Result, hashes, hashes),
+    "freeze": st.builds(messages.Freeze, views, revisions, hashes, tuples(hashes), tuples(peers)),
+    "result": st.builds(messages.Result, hashes, tuples(peers), hashes),
     "seal": st.builds(
-        messages.Seal, views, hashes, st.integers(1, messages.MAX_VIEW), hashes, hashes, tuples(hashes),
+        messages.Seal, views, hashes, st.integers(1, messages.MAX_VIEW), hashes, st.binary(max_size=32),
+        tuples(peers), tuples(hashes),
         tuples(st.builds(Contribution, peers, hashes, st.integers(0, 3 << 48), st.integers(0, 1 << 20), finite)),
-        tuples(st.builds(ResultRoot, peers, hashes)), hashes, hashes,
+        tuples(st.builds(ResultRoot, peers, st.integers(0, messages.MAX_REDUCERS), hashes)), tuples(peers), hashes,
+        hashes,
     ),
     "vote": st.builds(Vote, views, hashes),
 }  # fmt: skip
 EXAMPLES: dict[str, Body] = {
     "commit": Commit(Hash(b"p" * 32), Hash(b"r" * 32), (Leg(Hash(b"b" * 32), 25, 1000),), 7, True),
-    "ready": Ready(3, Hash(b"h" * 32), (Hash(b"c" * 32),)),
-    "roster": messages.Roster(3, Hash(b"p" * 32), (b"commit",), (b"ready",)),
+    "ready": Ready(3, Hash(b"h" * 32), 2, (Hash(b"c" * 32),), b"k" * 32, 1, (OTHER.peer,)),
+    "roster": messages.Roster(3, 1, Hash(b"p" * 32), (b"commit",), (b"ready",), (OTHER.peer,), False),
     "gram": messages.Gram(Hash(b"c" * 32), b"\xc0", (1.0, 0.5, 2.0), Hash(b"r" * 32)),
-    "freeze": messages.Freeze(3, Hash(b"c" * 32), (Hash(b"g" * 32),)),
-    "result": messages.Result(Hash(b"f" * 32), Hash(b"r" * 32)),
+    "freeze": messages.Freeze(3, 1, Hash(b"c" * 32), (Hash(b"g" * 32),), (OTHER.peer,)),
+    "result": messages.Result(Hash(b"f" * 32), (OTHER.peer,), Hash(b"r" * 32)),
     "seal": messages.Seal(
-        3, Hash(b"p" * 32), 2, Hash(b"c" * 32), Hash(b"f" * 32), (Hash(b"g" * 32),),
-        (Contribution(ME.peer, Hash(b"c" * 32), 1000, 4, 0.25),), (ResultRoot(ME.peer, Hash(b"r" * 32)),),
-        Hash(b"t" * 32), Hash(b"s" * 32),
+        3, Hash(b"p" * 32), 2, Hash(b"c" * 32), Hash(b"f" * 32), (OTHER.peer,), (Hash(b"g" * 32),),
+        (Contribution(ME.peer, Hash(b"c" * 32), 1000, 4, 0.25),), (ResultRoot(ME.peer, 1, Hash(b"r" * 32)),),
+        (OTHER.peer,), Hash(b"t" * 32), Hash(b"s" * 32),
     ),
     "vote": Vote(3, Hash(b"s" * 32)),
 }  # fmt: skip
@@ -157,7 +165,7 @@ def test_missing_unknown_and_wrong_fields_are_refused(kind: str) -> None:
         rest = {key: value for key, value in good.items() if key != field.name}
         refused(forge(signed_fields(body, fields=rest)), "missing fields")
         for wrong in WRONG:
-            if type(wrong) is type(good[field.name]) and field.name not in {"parent", "root", "view", "head"}:
+            if type(wrong) is type(good[field.name]) and field.name not in {"parent", "root", "view", "head", "rev"}:
                 continue  # it may fit: an empty list of commits
             refused(forge(signed_fields(body, fields={**good, field.name: wrong})), "malformed")
     for key in signed_fields(body):
@@ -170,13 +178,19 @@ def test_missing_unknown_and_wrong_fields_are_refused(kind: str) -> None:
 LIMITS: dict[tuple[str, str], tuple[int, Value]] = {
     ("commit", "legs"): (messages.MAX_LEGS, Leg(Hash(b"b" * 32), 1, 1).to_wire()),
     ("ready", "commits"): (128, b"c" * 32),
+    ("ready", "unserved"): (16, OTHER.peer),
+    ("roster", "out"): (16, OTHER.peer),
+    ("freeze", "out"): (16, OTHER.peer),
+    ("result", "out"): (16, OTHER.peer),
+    ("seal", "out"): (16, OTHER.peer),
+    ("seal", "lost"): (messages.MAX_VOTERS, OTHER.peer),
     ("roster", "commits"): (128, b"x"),
     ("roster", "readys"): (128, b"x"),
     ("gram", "gram"): (64 * 65 // 2, 1.0),
     ("freeze", "grams"): (16, b"g" * 32),
     ("seal", "grams"): (16, b"g" * 32),
     ("seal", "contributions"): (128, Contribution(ME.peer, Hash(b"c" * 32), 1, 1, 1.0).to_wire()),
-    ("seal", "results"): (16, ResultRoot(ME.peer, Hash(b"r" * 32)).to_wire()),
+    ("seal", "results"): (16 * 16, ResultRoot(ME.peer, 1, Hash(b"r" * 32)).to_wire()),
 }
 
 
@@ -185,8 +199,19 @@ def test_lists_end_exactly_at_their_limits(kind: str, field: str) -> None:
     limit, item = LIMITS[kind, field]
     good = EXAMPLES[kind].to_wire()
     full: list[Value] = [item] * limit
-    SCOPE.decode(forge(signed_fields(EXAMPLES[kind], fields={**good, field: full})), sender=SENDER)
-    refused(forge(signed_fields(EXAMPLES[kind], fields={**good, field: [*full, item]})), "at most")
+
+    def made(value: list[Value]) -> bytes:
+        wire = {**good, field: value}
+        return forge(signed_fields(EXAMPLES[kind], fields=wire, slot=slot_of(kind, wire)))
+
+    SCOPE.decode(made(full), sender=SENDER)
+    refused(made([*full, item]), "at most")
+
+
+def slot_of(kind: str, wire: dict[str, Value]) -> bytes:
+    """The slot of a body with these fields, of a result also where it has one reducer too many."""
+    body = EXAMPLES[kind]
+    return replace(body, out=tuple(wire["out"])).slot() if kind == "result" else body.slot()  # type: ignore
 
 
 def test_what_a_roster_must_carry_fits_into_it() -> None:
@@ -196,7 +221,7 @@ def test_what_a_roster_must_carry_fits_into_it() -> None:
     scope = Scope(b"r" * 32, "c" * 64)
     largest = (
         Commit(hash_, hash_, (leg,) * messages.MAX_LEGS, 1 << 32, True),
-        Ready(messages.MAX_VIEW, hash_, (hash_,) * 128),
+        Ready(messages.MAX_VIEW, hash_, messages.MAX_VIEW, (hash_,) * 128, hash_, messages.MAX_VIEW, (ME.peer,) * 16),
     )
     sizes = []
     for body in largest:

@@ -1,49 +1,41 @@
-"""Swarms in memory for the tests of this folder, with a network in which one peer's frames can be bent."""
+"""Swarms in memory for the tests of this folder: the virtual swarm without faults, with what one peer sends bent."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dht.memory import MemoryNetwork
 from peer.identity import Identity
-from peer.virtual import VirtualPeer, VirtualSwarm
-from protocols.errors import RemoteError
-from protocols.ids import Hash, PeerId, digest
+from peer.virtual import Plan, QuickScope, VirtualPeer, World
+from peer.virtual.plan import draw, first_state
+from protocols.ids import Hash, PeerId
 from protocols.outer import state_root
 from protocols.round.chain import Head, seal_zero
-from protocols.round.effects import Setting, Train, Window
-from protocols.statements import Scope, Statement
+from protocols.round.effects import Setting, Train, Vector, Window
+from protocols.round.machine import Machine
 
 if TYPE_CHECKING:
+    from peer.virtual.peer import Forge
     from protocols.messages import Body
 
-Vector = NDArray[np.float32]
+__all__ = [
+    "PART", "SCOPE", "SETTING", "VALUES", "Bend", "Outcome", "QuickScope", "Vector", "draw", "first_head", "first_state",
+    "identities", "kind_of", "lying", "restate", "run", "settle", "signed_kinds", "stand_in", "state", "trains",
+    "until", "world",
+]  # fmt: skip
 
-
-class QuickScope(Scope):
-    """Decodes what it has already decoded from memory: in a flood every statement arrives many times."""
-
-    def decode(self, encoded: bytes, *, sender: str) -> Statement:
-        """See ``Scope.decode``, a pure function but for the sender that its errors name."""
-        if encoded not in _DECODED:
-            _DECODED[encoded] = super().decode(encoded, sender=sender)
-        return _DECODED[encoded]
-
-
-_DECODED: dict[bytes, Statement] = {}
 SCOPE = QuickScope(b"r" * 32, "model")
-VALUES = 5 * 32768 + 100
+PART = 64
+VALUES = 5 * PART + 20
 """Six parts, the last one short."""
 SETTING = Setting(
-    values=VALUES, update_codec="float32", result_codec="float32", rule="mean", tolerated=1 / 3,
+    values=VALUES, part=PART, update_codec="float32", result_codec="float32", rule="mean", tolerated=1 / 3,
     lr=0.7, momentum=0.8, probation=0, open=True,
 )  # fmt: skip
+LINGER_S = 12.0
+"""After the last round: for everybody to see that it is final."""
+LIMIT_S = 600.0
 Bend = Callable[[PeerId, str, bytes], "Sequence[tuple[str, bytes]] | None"]
 """(to, kind, payload) of a frame → the frames to send in its place, or None to leave it as it is."""
 
@@ -51,12 +43,6 @@ Bend = Callable[[PeerId, str, bytes], "Sequence[tuple[str, bytes]] | None"]
 def identities(count: int) -> list[Identity]:
     """Keys from small numbers."""
     return [Identity.from_seed(bytes([number]) * 32) for number in range(1, count + 1)]
-
-
-def draw(peer: PeerId, parent: bytes, values: int = VALUES) -> Vector:
-    """What a peer "trained" on top of a seal: any fixed function of the two."""
-    seed = int.from_bytes(digest(peer.encode(), parent)[:8], "big")
-    return np.random.default_rng(seed).standard_normal(values, dtype=np.float32) * np.float32(0.01)
 
 
 def trains(rounds: int) -> Callable[[PeerId, Train], Window | None]:
@@ -70,46 +56,9 @@ def trains(rounds: int) -> Callable[[PeerId, Train], Window | None]:
     return train
 
 
-def first_state(values: int = VALUES) -> tuple[Vector, Vector]:
-    """Parameters and outer momentum of seal 0."""
-    return np.linspace(-1, 1, values, dtype=np.float32), np.zeros(values, dtype=np.float32)
-
-
 def first_head(founders: Sequence[Identity], values: int = VALUES) -> Head:
     """Seal 0."""
     return seal_zero(SCOPE, [each.peer for each in founders], state_root(*first_state(values)))
-
-
-class BentNetwork(MemoryNetwork):
-    """A network in which what ``liar`` posts (None: everybody) goes through ``bend`` first."""
-
-    liar: PeerId | None = None
-    bend: Bend | None = None
-
-    def post(self, sender: PeerId, to: PeerId, kind: str, payload: bytes) -> None:
-        """See ``MemoryNetwork.post``."""
-        bent = self.bend(to, kind, payload) if self.bend and self.liar in (None, sender) else None
-        for each_kind, each in [(kind, payload)] if bent is None else bent:
-            super().post(sender, to, each_kind, each)
-
-
-class Swarm(VirtualSwarm):
-    """A virtual swarm that writes down who sent what was refused."""
-
-    def __init__(self, setting: Setting, rounds: int, seed: int | None = None) -> None:
-        self.bent = BentNetwork(random.Random(seed) if seed is not None else None)
-        self.hung_up: set[tuple[PeerId, PeerId]] = set()
-        """(sender of a refused frame, who the error names)."""
-        super().__init__(SCOPE, setting, trains(rounds), self.bent)
-
-    def deliver(self) -> None:
-        """Deliver until nothing is under way, whoever has started."""
-        while (frame := self.network.pop()) is not None:
-            try:
-                self.peers[frame.to].receive(frame.sender, frame.kind, frame.payload)
-            except RemoteError as error:
-                self.network.refused.append(error)
-                self.hung_up.add((frame.sender, PeerId(error.peer)))
 
 
 @dataclass(frozen=True)
@@ -117,7 +66,13 @@ class Outcome:
     """A run that has come to rest."""
 
     peers: list[VirtualPeer]
-    swarm: Swarm
+    """In order of their keys."""
+    world: World
+
+    @property
+    def setting(self) -> Setting:
+        """What it ran with."""
+        return self.world.plan.setting
 
     def chains(self) -> list[list[Hash]]:
         """The seals each peer adopted."""
@@ -128,8 +83,27 @@ class Outcome:
         return [(each.peer, each.text) for peer in self.peers if peer.peer != but for each in peer.troubles]
 
     def refusals(self) -> list[tuple[str, str]]:
-        """(who, what) of every refused frame."""
-        return [(each.peer, each.text) for each in self.swarm.network.refused]
+        """(who is named, what) of every refused frame."""
+        return [(error.peer, error.text) for _, _, error in self.world.refused]
+
+    def hung_up(self) -> set[tuple[PeerId, PeerId]]:
+        """(sender of a refused frame, who the error names)."""
+        return {(sender, PeerId(error.peer)) for _, sender, error in self.world.refused}
+
+
+def world(
+    count: int, rounds: int = 1, *, seed: int | None = None, newcomers: int = 0, trainer: Any = None, **changes: Any
+) -> World:
+    """``count`` founders and ``newcomers`` strangers that have not begun, ``rounds`` windows each."""
+    setting = replace(SETTING, **changes)
+    keys = identities(count + newcomers)
+    strangers = {each.peer for each in keys[count:]}
+    plan = Plan(
+        scope=SCOPE, setting=setting, founders=keys[:count], newcomers=keys[count:], state=first_state(setting.values),
+        trainer=trainer or trains(rounds), pace=lambda peer, _: 4.0 if peer in strangers else 5.0, keep=0,
+        linger=LINGER_S,
+    )  # fmt: skip
+    return World(seed or 0, count, rounds, plan=plan)
 
 
 def run(
@@ -141,17 +115,53 @@ def run(
     newcomers: int = 0,
     **changes: Any,
 ) -> Outcome:
-    """``count`` founders and ``newcomers`` strangers, ``rounds`` windows each; ``bend`` = a liar and what it does."""
-    setting = replace(SETTING, **changes)
-    swarm = Swarm(setting, rounds, seed)
+    """A whole run; ``bend`` = a liar (None: everybody) and what it does to its frames. A liar is not checked."""
+    made = world(count, rounds, seed=seed, newcomers=newcomers, **changes)
     if bend is not None:
-        swarm.bent.liar, swarm.bent.bend = bend
-    keys = identities(count + newcomers)
-    swarm.add(keys, first_head(keys[:count], setting.values), first_state(setting.values))
-    for each in reversed(swarm.peers.values()):  # strangers first: nobody waits for their commits
-        each.start()
-    swarm.deliver()
-    return Outcome(list(swarm.peers.values()), swarm)
+        lying(made, bend[0], bend[1])
+    return settle(made)
+
+
+def lying(made: World, who: PeerId | None, bend: Bend) -> None:
+    """Bend what one peer sends, whose own machine is not checked any more, or (None) what everybody sends."""
+    for peer in made.peers.values():
+        if who in (None, peer.peer):
+            peer.forge = _forge(bend)
+            peer.honest = who is None
+
+
+def settle(made: World, limit: float = LIMIT_S) -> Outcome:
+    """From the start to the end, or to ``limit`` virtual seconds."""
+    made.run(limit)
+    return Outcome(list(made.peers.values()), made)
+
+
+def until(made: World, holds: Callable[[], bool], limit: float = LIMIT_S) -> None:
+    """Go on with a world that has begun until something holds; it must within ``limit`` virtual seconds more."""
+    end = made.clock.now + limit
+    while not holds():
+        assert made.clock.now <= end and made.clock.step(), f"it never came to that\n{made.stand()}"
+
+
+def signed_kinds(peer: VirtualPeer, view: int) -> list[str]:
+    """Kinds of the statements that its journal holds for a view."""
+    bodies = [statement.body for _, statement in peer.disk.journal.entries.values()]
+    return [body.kind for body in bodies if getattr(body, "view", None) == view]
+
+
+def stand_in(founders: int, me: int = 0, **changes: Any) -> Machine:
+    """The machine of one of ``founders``, with nobody around it."""
+    setting = replace(SETTING, **changes)
+    keys = identities(founders)
+    return Machine(SCOPE, keys[me].peer, setting, first_head(keys, setting.values), first_state(setting.values))
+
+
+def _forge(bend: Bend) -> Forge:
+    def forge(to: PeerId, kind: str, payload: bytes) -> list[tuple[str, bytes]] | None:
+        bent = bend(to, kind, payload)
+        return None if bent is None else list(bent)
+
+    return forge
 
 
 def restate(payload: bytes, identity: Identity, **changes: Any) -> bytes:

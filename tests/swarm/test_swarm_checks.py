@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from peer.swarm import report
+from peer.swarm.harvest import Harvest, common_rounds, newest
+from peer.swarm.plan import Kill
 from peer.swarm.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PEERS = ("a", "b", "c", "d")
 PARTS = 12
@@ -35,6 +38,9 @@ def entry(number: int) -> dict[str, Any]:
         "votes": 4,
         "final": True,
         "verdict": "accepted",
+        "void": False,
+        "reason": None,
+        "synced": False,
         "payload": [PARTS * 1000, 3000],
         "bytes_sent": 5000,
         "bytes_received": 3 * 4 * PART_BYTES[0] + PARTS * PART_BYTES[1] + report.SLACK_BYTES,
@@ -46,9 +52,10 @@ def entry(number: int) -> dict[str, Any]:
 def outcome() -> Outcome:
     """Four peers, two rounds of twelve parts, nothing wrong, and traffic exactly at its bound."""
     peers = [
-        {"id": name, "index": index, "exit_code": 0, "first_round": 1, "last_round": 2, "banned_in": None}
+        {"id": name, "index": index, "exit_code": 0, "killed": None, "first_round": 1, "last_round": 2,
+         "banned_in": None}
         for index, name in enumerate(PEERS)
-    ]
+    ]  # fmt: skip
     return Outcome(
         rounds_wanted=2,
         peers=peers,
@@ -67,8 +74,8 @@ def test_a_sound_swarm_passes_every_check_of_the_contract() -> None:
     found = report.checks(outcome())
     assert failing(outcome()) == []
     names = {check["name"] for check in found}
-    assert {"rounds_sealed", "one_hash_per_round", "hash_recomputed", "loss_falls", "exit_codes", "no_orphans",
-            "no_honest_banned"} <= names  # fmt: skip
+    assert {"rounds_sealed", "void_rounds", "one_hash_per_round", "hash_recomputed", "loss_falls", "exit_codes",
+            "no_orphans", "no_honest_banned"} <= names  # fmt: skip
     assert all(set(check) == {"name", "ok", "detail"} and check["detail"] == "" for check in found)
 
 
@@ -124,6 +131,18 @@ def _never_ended(made: Outcome) -> None:
     made.peers[1]["exit_code"] = None
 
 
+def _void(made: Outcome) -> None:
+    """Sealed by all, beside three rounds as they should be."""
+    for name in PEERS:
+        made.logs[name][3] = {**entry(3)}  # type: ignore[index]
+        _log(made, name, 2).update({"void": True, "reason": "nobody committed", "reducers": [], "contributors": []})
+        _log(made, name, 2)["bytes_received"] = 0
+    made.hashes[3] = dict.fromkeys(PEERS, "state 3")  # type: ignore[index]
+    made.losses[3] = 2.5  # type: ignore[index]
+    for peer in made.peers:
+        peer["last_round"] = 3
+
+
 def _orphan(made: Outcome) -> None:
     made.orphans.append(4242)
 
@@ -160,6 +179,7 @@ FAULTS: list[tuple[str, Callable[[Outcome], None], str]] = [
     ("exit_codes", _exit_1, "peer 1: 1"),
     ("exit_codes", _killed, "peer 1: -9"),
     ("exit_codes", _never_ended, "peer 1: None"),
+    ("void_rounds", _void, "round 2: nobody committed"),
     ("no_orphans", _orphan, "process 4242"),
     ("no_honest_banned", _banned, "a"),
     ("reducers_spread", _two_reducers, "round 2: [6, 6] parts"),
@@ -225,3 +245,131 @@ def test_the_rounds_of_the_report_have_the_contract_s_keys() -> None:
     assert (one["seconds"]["total"], one["seconds"]["check"], one["payload_values"]) == (1.5, 0.0, 12000)
     assert set(two["state_hashes"]) == {"a", "b", "c"}, "a dead peer is absent"
     json.dumps([zero, one, two], allow_nan=False)
+
+
+SEAL = Kill("coordinator", 2, "seal")
+
+
+def with_a_death() -> Outcome:
+    """``d`` was killed in round 2, which became void; the others sealed two rounds beside it."""
+    made = outcome()
+    _void(made)
+    del made.logs["d"][2], made.logs["d"][3]
+    for number in (2, 3):
+        made.hashes[number].pop("d")  # type: ignore[attr-defined]
+    made.peers[3].update({"exit_code": -9, "killed": str(SEAL), "last_round": 1})
+    made.kills = (SEAL,)
+    return made
+
+
+def test_a_death_as_planned_passes_every_check() -> None:
+    made = with_a_death()
+    assert failing(made) == []
+    assert "killed_as_planned" in [check["name"] for check in report.checks(made)]
+    zero, _, void, last = report.rounds(made)
+    assert (void["void"], void["reason"], void["reducers"]) == (True, "nobody committed", {})
+    assert (last["void"], last["reason"], set(last["state_hashes"])) == (False, None, {"a", "b", "c"})
+    assert (zero["held_out_loss"], report.last_loss(made)) == (5.5, 2.5)
+
+
+def _not_killed(made: Outcome) -> None:
+    made.peers[3].update({"exit_code": 0, "killed": None, "last_round": 3})
+
+
+def _too_many(made: Outcome) -> None:
+    made.peers[2].update({"exit_code": -9, "killed": str(SEAL), "last_round": 1})
+
+
+def _too_late(made: Outcome) -> None:
+    made.peers[3]["last_round"] = 3
+
+
+def _ended_itself(made: Outcome) -> None:
+    made.peers[3]["exit_code"] = 0
+
+
+def _two_void(made: Outcome) -> None:
+    made.rounds_wanted = 1
+    for name in PEERS[:3]:
+        _log(made, name, 3).update({"void": True, "reason": "nobody committed", "reducers": [], "contributors": []})
+        _log(made, name, 3)["bytes_received"] = 0
+
+
+def _survivor_behind(made: Outcome) -> None:
+    made.peers[0]["last_round"] = 2
+
+
+def _dead_of_another_chain(made: Outcome) -> None:
+    _log(made, "d", 1)["seal"] = "another"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "names", "detail"),
+    [
+        (_not_killed, ["killed_as_planned"], "coordinator@2:seal: 0 of 1 peers"),
+        (_too_many, ["killed_as_planned"], "coordinator@2:seal: 2 of 1 peers"),
+        (_too_late, ["killed_as_planned"], "peer 3, coordinator@2:seal: died after round 3"),
+        (_ended_itself, ["exit_codes"], "peer 3: 0"),
+        (_two_void, ["rounds_sealed", "void_rounds"], "round 2: nobody committed; round 3: nobody committed"),
+        (_survivor_behind, ["rounds_sealed"], "peer 0 ended at round 2"),
+        (_dead_of_another_chain, ["one_hash_per_round"], "round 1: 2 seals, 1 states"),
+    ],
+)
+def test_a_death_that_was_not_as_planned_fails(
+    break_it: Callable[[Outcome], None], names: list[str], detail: str
+) -> None:
+    made = with_a_death()
+    break_it(made)
+    wrong = [check for check in report.checks(made) if not check["ok"]]
+    assert set(names) <= {check["name"] for check in wrong} <= {*names, "loss_falls"}
+    assert detail in [check["detail"] for check in wrong] or detail in wrong[0]["detail"]
+
+
+def test_traffic_is_not_bounded_where_a_kill_or_a_state_disturbs_it() -> None:
+    made = with_a_death()
+    for number in (2, 3):
+        _log(made, "a", number)["bytes_received"] = 10**9
+    assert failing(made) == [], "the round of the kill and the next"
+    made.kills = (Kill("3", 1, "seal"),)
+    made.peers[3]["killed"] = str(made.kills[0])
+    assert "traffic_bounded" in failing(made), "round 3 is far from it"
+    late = outcome()
+    del late.logs["d"][1]  # type: ignore[attr-defined]
+    late.hashes[1].pop("d")  # type: ignore[attr-defined]
+    _log(late, "d", 2)["bytes_received"] = 10**9
+    assert failing(late) == [], "who joins fetches the state first"
+
+
+def harvests(*logs: tuple[Sequence[int], str | None, int | None]) -> list[Harvest]:
+    """(rounds logged, killed, joins) of each peer."""
+    peers = [SimpleNamespace(killed=killed, joins=joins) for _, killed, joins in logs]
+    return [
+        Harvest(cast("Any", peer), {number: {} for number in log}, cast("Any", None))
+        for peer, (log, _, _) in zip(peers, logs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("logs", "common"),
+    [
+        ([((1, 2, 3), None, None), ((1, 2), None, None)], [1, 2]),
+        ([((1, 2, 3), None, None), ((), None, None)], []),
+        ([((1, 2, 3), None, None), ((1,), "1@2:train", None)], [1, 2, 3]),
+        ([((1, 2, 3), None, None), ((), None, 3)], [1, 2, 3]),
+        ([((1, 2, 3, 4), None, None), ((3,), None, 3)], [1, 2, 3]),
+        ([((1, 2, 3, 4), None, None), ((1, 4), None, None)], [1, 2, 3, 4]),
+        ([((1,), "1@2:train", None)], []),
+    ],
+    ids=["slow", "begins", "killed", "joins", "joined", "resynced", "nobody"],
+)
+def test_which_rounds_everybody_is_past(logs: list[Any], common: list[int]) -> None:
+    assert common_rounds(harvests(*logs)) == common
+    assert newest(harvests(*logs)) == max(number for log in logs for number in log[0])
+
+
+def test_a_round_is_told_by_one_who_was_there() -> None:
+    made = outcome()
+    for name in PEERS[:3]:
+        _log(made, name, 2).update({"synced": True, "contributors": [], "reducers": []})
+    assert failing(made) == []
+    assert report.rounds(made)[2]["contributors"] == list(PEERS)

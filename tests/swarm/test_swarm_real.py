@@ -123,6 +123,60 @@ def test_killed_it_takes_its_processes_along(tmp_path: Path) -> None:
             gone(family, 5)
 
 
+def reported(live: Live, within: float) -> dict[str, Any]:
+    """The report of a swarm that must end well."""
+    assert live.ends(within) == 0, live.complaints
+    document: dict[str, Any] = json.loads(live.printed)
+    assert document["ok"] is True
+    return document
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("kill", "peers"),
+    [
+        ("coordinator@3:seal", 4),
+        ("coordinator@3:roster", 4),
+        ("reducer@3:exchange", 4),
+        ("reducer@3:reduce", 4),
+        ("contributor@3:train", 4),
+        ("2x@3:train", 6),
+    ],
+)
+def test_the_others_go_on_without_the_killed(tmp_path: Path, temporary: dict[str, str], kill: str, peers: int) -> None:
+    arguments = (*SMALL, f"--peers={peers}", "--rounds=5", "--timeout=500", f"--kill={kill}", "--json=-")
+    with murmur(tmp_path / "home", *arguments, environment=temporary) as live:
+        document = reported(live, 560)
+    dead = [each for each in document["peers"] if each["killed"] is not None]
+    assert len(dead) == (2 if kill.startswith("2x") else 1)
+    assert {(each["killed"], each["exit_code"]) for each in dead} == {(kill, -9)}
+    assert document["config"]["kill"] == [kill]
+    last = document["rounds"][-1]
+    assert sum(not each["void"] for each in document["rounds"][1:]) == 5
+    assert set(last["state_hashes"]) == {each["id"] for each in document["peers"]} - {each["id"] for each in dead}
+    assert f"killed: {kill}" in live.complaints
+
+
+@pytest.mark.timeout(500)
+def test_who_joins_later_ends_with_the_same_bits(tmp_path: Path, temporary: dict[str, str]) -> None:
+    arguments = (*SMALL, "--peers=3", "--rounds=6", "--join-at=3", "--timeout=400", "--json=-")
+    with murmur(tmp_path / "home", *arguments, environment=temporary) as live:
+        document = reported(live, 460)
+    newcomer, last = document["peers"][3], document["rounds"][-1]
+    assert document["config"]["join_at"] == [3]
+    assert (newcomer["killed"], newcomer["exit_code"]) == (None, 0)
+    assert 3 <= newcomer["first_round"] <= newcomer["last_round"]
+    assert len(last["state_hashes"]) == 4
+    assert len(set(last["state_hashes"].values())) == 1
+    assert any(newcomer["id"] in each["contributors"] for each in document["rounds"][1:]), "it took part"
+
+
+def test_what_cannot_be_killed_is_refused_at_once(tmp_path: Path) -> None:
+    with murmur(tmp_path / "home", *SMALL, "--kill=auditor@3") as live:
+        assert live.ends(20) == 2
+    assert live.complaints.startswith("murmur: --kill auditor@3: auditor is not in this version")
+
+
 def test_a_report_that_has_no_place_is_refused_at_once(tmp_path: Path) -> None:
     with murmur(tmp_path / "home", *SMALL, f"--json={tmp_path}/absent/out.json") as live:
         assert live.ends(20) == 2

@@ -1,0 +1,120 @@
+"""Requests to p2pd on its control socket, each on a connection of its own and each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+from multiaddr import Multiaddr
+from multiaddr.exceptions import Error as MultiaddrError
+
+from protocols.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from protocols.ids import PeerId
+
+    from .stream import Ends
+
+READ_AHEAD = 1 << 20
+"""Bytes that a stream's reader takes in before it holds the sender back."""
+
+MAX_CAUSES = 1024
+"""Peers of which we remember why the last dial failed."""
+
+_DAEMON_ERRORS = (OSError, asyncio.IncompleteReadError, P2PDaemonError, ValueError, RuntimeError)
+"""RuntimeError is what uvloop raises on a closed connection."""
+
+
+class Control:
+    """One p2pd, by the path of its control socket; ``dial_s`` is the deadline of a request, seconds."""
+
+    def __init__(self, path: str, dial_s: float) -> None:
+        self._path, self._dial_s = path, dial_s
+        self._unreached: dict[PeerId, str] = {}
+
+    async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
+        """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
+        try:
+            targets = [Multiaddr(address) for address in addresses]  # hivemind's own writes /p2p in a form p2pd refuses
+        except (MultiaddrError, ValueError) as error:
+            raise TransportError(peer, f"not an address: {error}") from error
+        tcp = [target for target in targets if "tcp" in target]
+        failure = "no address to reach it at"
+        for group in (tcp, [target for target in targets if target not in tcp]):  # go-libp2p itself prefers QUIC
+            if group:
+                try:
+                    await self._connect(peer, group)
+                except TransportError as error:
+                    failure = str(error).removeprefix(f"{peer}: ")
+                else:
+                    self._unreached.pop(peer, None)
+                    return
+        if "dial backoff" in failure:  # p2pd waits some seconds before it dials again: tell the true cause
+            failure = self._unreached.get(peer, failure)
+        if len(self._unreached) >= MAX_CAUSES:
+            self._unreached.clear()
+        self._unreached[peer] = failure
+        raise TransportError(peer, failure)
+
+    async def open(self, peer: PeerId, protocol: str) -> Ends:
+        """A bare stream of this protocol to ``peer``, which p2pd must be able to reach; raises TransportError."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.STREAM_OPEN,
+            streamOpen=p2pd_pb2.StreamOpenRequest(peer=_raw(peer), proto=[protocol]),
+        )
+        return await self._ask(peer, request)
+
+    async def _connect(self, peer: PeerId, targets: list[Multiaddr]) -> None:
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.CONNECT,
+            connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
+        )
+        _, writer = await self._ask(peer, request)
+        writer.close()
+
+    async def _ask(self, peer: PeerId, request: Any) -> Ends:
+        """One request; its connection becomes the stream when it opens one.
+
+        hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
+        """
+        async with deadline(peer, self._dial_s):
+            ends = await asyncio.open_unix_connection(self._path, limit=READ_AHEAD)
+            response = p2pd_pb2.Response()
+            try:
+                await write_pbmsg(ends[1], request)
+                await read_pbmsg_safe(ends[0], response)
+                if response.type == p2pd_pb2.Response.ERROR:
+                    raise TransportError(peer, _plain(response.error.msg))
+            except BaseException:
+                ends[1].transport.abort()
+                raise
+        return ends
+
+
+@contextlib.asynccontextmanager
+async def deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
+    """Maps what a request to p2pd can raise to TransportError."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield
+    except TimeoutError as error:
+        raise TransportError(peer, f"no answer within {deadline_s:.0f} s") from error
+    except _DAEMON_ERRORS as error:
+        raise TransportError(peer, str(error) or type(error).__name__) from error
+
+
+def _raw(peer: PeerId) -> bytes:
+    return PeerID.from_base58(peer).to_bytes()  # type: ignore[no-any-return]
+
+
+def _plain(message: str) -> str:
+    """p2pd's complaint in one line, without its preamble of repeated names."""
+    line = " ".join(message.split())
+    _, dials, causes = line.rpartition("all dials failed * ")
+    return (f"cannot be reached: {causes}" if dials else line)[:400]

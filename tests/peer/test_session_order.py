@@ -1,0 +1,352 @@
+"""The session around a scripted machine: what is due first, one window at a time, a disk that refuses for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from peer import session as module
+from peer.journal import Journal, SlotUsed
+from peer.state import StateStore
+from protocols.errors import LocalError, RemoteError
+from protocols.ids import Hash
+from protocols.messages import Body, Commit, Leg, Vote
+from protocols.round.effects import Effect, Flood, Phase, Sealed, Sign, Train, Trouble, Window, Work
+from tests.peer.stage import FULL, ME, NOTHING, OTHER, Stage, play
+from tests.peer.test_state import SCOPE, chain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protocols.statements import Statement
+
+
+def train(number: int) -> Train:
+    return Train(chain()[0].head.seal, number, NOTHING, NOTHING)
+
+
+def sealed(index: int = 1, **changes: Any) -> Sealed:
+    each = chain()[index]
+    record = cast("Any", None)
+    return replace(Sealed(each.head, each.params, each.momentum, each.drift, each.ages, record), **changes)
+
+
+def test_a_tick_comes_when_the_machine_wants_it_and_not_before(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script, due = stage.script, stage.now() + 0.05
+        script.due = due
+        script.on_call = lambda name: setattr(script, "due", math.inf) if name == "tick" else None
+        stage.begin()
+        await script.until(lambda: "tick" in script.names())
+        assert script.calls[-1][1] >= due
+        await stage.end()
+        assert script.names() == ["start", "tick"]
+
+    play(scene())
+
+
+def test_what_is_due_and_what_is_own_go_before_frames(tmp_path: Path) -> None:
+    """Every frame takes a second of the machine's time; 200 of them wait when the session begins."""
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script, now = stage.script, [0.0]
+        stage.now, script.due = (lambda: now[0]), 3.5
+
+        def pass_time(name: str) -> None:
+            now[0] += name == "payload"
+            script.due = now[0] + 10 if name == "tick" else script.due
+
+        script.on_call = pass_time
+        stage.lines.changes = [([OTHER.peer], []), ([OTHER.peer], [OTHER.peer])]
+        session = stage.session()
+        frames = [asyncio.create_task(session.on_frame(OTHER.peer, "parts", bytes([number]))) for number in range(200)]
+        await asyncio.sleep(0)
+        session.on_neighbours(frozenset({OTHER.peer}))
+        session.on_neighbours(frozenset({OTHER.peer}))
+        stage.task = asyncio.create_task(session.run())
+        await asyncio.gather(*frames)
+        assert script.names()[:4] == ["start", "welcome", "left", "welcome"]
+        assert script.names()[4:9] == ["payload"] * 4 + ["tick"]
+        assert [value[0] for name, value in script.calls if name == "payload"] == list(range(200))
+        assert script.names().count("tick") == 20
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_deadline_that_stays_in_the_past_starves_nobody(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        stage.script.due = -1.0
+        session = stage.begin()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(session.on_frame(OTHER.peer, "parts", b"") for _ in range(300)))
+        assert stage.script.names().count("payload") == 300
+        await stage.end()
+
+    play(scene())
+
+
+def test_one_window_at_a_time_and_no_head_cancels_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script = stage.script
+        script.gives = {"start": [[train(1)]], "payload": [[sealed()], [train(2)], [train(3)]]}
+        session = stage.begin()
+        for _ in range(3):
+            await session.on_frame(OTHER.peer, "parts", b"")
+        assert stage.trains == [1]
+        stage.windows[1].set_result(Window(NOTHING, 11, 100))
+        await script.until(lambda: "trained" in script.names())
+        assert script.calls[-1] == ("trained", (chain()[0].head.seal, 11))
+        await asyncio.sleep(0)
+        assert stage.trains == [1, 3], "the newest base replaces the one that waited"
+        stage.windows[3].set_result(Window(NOTHING, 33, 100))
+        await script.until(lambda: script.names().count("trained") == 2)
+        script.gives["payload"] = [[train(4)]]
+        await session.on_frame(OTHER.peer, "parts", b"")
+        await asyncio.sleep(0)
+        assert stage.trains == [1, 3, 4]
+        await stage.end()
+
+    play(scene())
+
+
+def test_the_last_round_ends_training_and_the_machine_is_told(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script = stage.script
+        stage.watcher.rounds = 1
+        script.gives = {"start": [[train(1)]], "payload": [[sealed()], [train(2)]]}
+        session = stage.begin()
+        await asyncio.sleep(0)
+        await session.on_frame(OTHER.peer, "parts", b"")
+        assert script.names()[-1] == "finish" and session.stopping.is_set()
+        await asyncio.sleep(0)
+        assert stage.trains == [1] and stage.windows[1].cancelled()
+        await session.on_frame(OTHER.peer, "parts", b"")
+        assert stage.trains == [1] and not session.finished.is_set()
+        script.all_ready = True
+        await session.on_frame(OTHER.peer, "parts", b"")
+        assert session.finished.is_set()
+        await stage.end()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("outdated", [True, False])
+def test_a_computation_that_fails_ends_it_unless_its_round_is_over(tmp_path: Path, outdated: bool) -> None:
+    def fail() -> object:
+        raise ValueError("no such number")
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        parent = chain()[2 if outdated else 0].head.seal
+        bad, good = (Work(key, parent, b"", run) for key, run in (("encode", fail), ("gram", lambda: 7)))
+        stage.script.gives = {"start": [[bad]], "payload": [[good]]}
+        session = stage.begin()
+        if not outdated:
+            assert stage.task is not None
+            with pytest.raises(LocalError, match="round 2, encode: no such number"):
+                await stage.task
+            return
+        await session.on_frame(OTHER.peer, "parts", b"")
+        await stage.script.until(lambda: "done" in stage.script.names())
+        assert stage.script.calls[-1] == ("done", ("gram", 7))
+        await stage.end()
+
+    play(scene())
+
+
+def test_what_the_disk_refuses_is_signed_later_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vote must not be signed after a later ready, however long the disk was full."""
+    monkeypatch.setattr(module, "RETRY_S", (0.001, 0.01))
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script, parent = stage.script, chain()[0].head.seal
+        script.window = Window(chain()[0].drift, 3, 300)
+        commit = Commit(parent, Hash(bytes(32)), (Leg(parent, 2, 200), Leg(parent, 1, 100)), 0, True)
+        bodies: list[Body] = [commit, *(Vote(view, parent) for view in (1, 2))]
+        script.gives = {"payload": [[Sign(each)] for each in bodies]}
+        append, full = Journal._append, [True]
+
+        def refusing(journal: Journal, record: bytes) -> None:
+            if full[0]:
+                raise FULL
+            append(journal, record)
+
+        monkeypatch.setattr(Journal, "_append", refusing)
+        session = stage.begin()
+        for _ in bodies:
+            await session.on_frame(OTHER.peer, "parts", b"")
+        script.window = Window(NOTHING, 9, 900)
+        await stage.watcher.until(lambda: stage.watcher.disk.count(FULL) >= 5)
+        assert "own" not in script.names() and stage.store.journal_path.stat().st_size == 0
+        full[0] = False
+        await script.until(lambda: script.names().count("own") == 3)
+        assert [value for name, value in script.calls if name == "own"] == bodies
+        pending = stage.store.load_pending(parent)
+        assert pending is not None and pending[1:] == (3, 300) and np.array_equal(pending[0], chain()[0].drift)
+        await stage.watcher.until(lambda: stage.watcher.disk[-1] is None)
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_disk_that_takes_it_again_does_not_let_a_later_one_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", (0.05, 0.05))
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        votes = [Vote(view, chain()[0].head.seal) for view in (1, 2)]
+        stage.script.gives = {"payload": [[Sign(each)] for each in votes]}
+        append, full = Journal._append, [True]
+
+        def refusing(journal: Journal, record: bytes) -> None:
+            if full[0]:
+                raise FULL
+            append(journal, record)
+
+        monkeypatch.setattr(Journal, "_append", refusing)
+        session = stage.begin()
+        await session.on_frame(OTHER.peer, "parts", b"")
+        full[0] = False
+        await session.on_frame(OTHER.peer, "parts", b"")
+        assert "own" not in stage.script.names()
+        await stage.script.until(lambda: stage.script.names().count("own") == 2)
+        assert [value for name, value in stage.script.calls if name == "own"] == votes
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_committed_update_is_taken_up_after_a_restart_and_only_then(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        parent = chain()[0].head.seal
+        stage.store.save_pending(parent, 2, chain()[0].drift, (Leg(parent, 7, 700),))
+        stage.script.gives = {"start": [[train(2)]], "payload": [[train(2)]]}
+        session = stage.begin()
+        await stage.script.until(lambda: "trained" in stage.script.names())
+        assert stage.script.calls[-1] == ("trained", (parent, 7)) and stage.trains == []
+        await session.on_frame(OTHER.peer, "parts", b"")
+        await asyncio.sleep(0)
+        assert stage.trains == [2], "the next window on the same base is another one"
+        await stage.end()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("room", [3, 64])
+def test_bodies_of_a_round_that_is_over_and_more_than_can_wait_are_never_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(module, "UNSIGNED", room)
+    monkeypatch.setattr(module, "RETRY_S", (0.05, 0.05))
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        parent = chain()[0].head.seal
+        votes = [Vote(view, parent) for view in range(1, 10)]
+        first: list[Effect] = [*(Sign(each) for each in votes[:2]), sealed(), *(Sign(each) for each in votes[2:])]
+        stage.script.gives = {"payload": [first]}
+        sign, full = Journal.sign, [True]
+
+        def refusing(journal: Journal, body: Body, number: int) -> Statement:
+            if full[0]:
+                raise FULL
+            return sign(journal, body, number)
+
+        monkeypatch.setattr(Journal, "sign", refusing)
+        session = stage.begin()
+        await session.on_frame(OTHER.peer, "parts", b"")
+        full[0] = False
+        await stage.script.until(lambda: ("own", votes[-1]) in stage.script.calls)
+        await stage.end()
+        assert [value for name, value in stage.script.calls if name == "own"] == votes[2:][-room:]
+
+    play(scene())
+
+
+def test_a_state_that_the_disk_refuses_stays_in_memory_and_is_saved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", (0.05, 0.05))
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        stage.script.gives = {"payload": [[sealed(1)], [sealed(2)]]}
+        save, full, forgot = StateStore.save, [True], []
+
+        def refusing(store: StateStore, checkpoint: Any) -> None:
+            if full[0]:
+                raise FULL
+            save(store, checkpoint)
+
+        monkeypatch.setattr(StateStore, "save", refusing)
+        monkeypatch.setattr(Journal, "forget_before", lambda journal, number: forgot.append(number))
+        session = stage.begin()
+        for _ in range(2):
+            await session.on_frame(OTHER.peer, "parts", b"")
+        assert [each.head.round for each in stage.watcher.sealed] == [2, 3], "it goes on"
+        assert stage.watcher.disk == [FULL, FULL] and forgot == [] and stage.store.load() is None
+        full[0] = False
+        await stage.watcher.until(lambda: stage.watcher.disk[-1] is None)
+        found = stage.store.load()
+        assert found is not None and found.head.round == 3 and forgot == [3]
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_slot_that_may_have_been_used_is_told_and_the_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def used(journal: Journal, body: Body, number: int) -> Statement:
+        raise SlotUsed("may have signed another")
+
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        monkeypatch.setattr(Journal, "sign", used)
+        stage.script.gives = {"payload": [[Sign(Vote(1, chain()[0].head.seal))], [Phase(1, "train")]]}
+        session = stage.begin()
+        for _ in range(2):
+            await session.on_frame(OTHER.peer, "parts", b"")
+        assert stage.watcher.seen == [Trouble(ME.peer, "may have signed another; not signed"), Phase(1, "train")]
+        assert "own" not in stage.script.names()
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_refused_own_input_is_told_and_floods_go_out(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        vote = Vote(1, chain()[0].head.seal)
+
+        def refuse(name: str) -> None:
+            if name == "welcome":
+                raise RemoteError(OTHER.peer, "lies")
+
+        stage.script.on_call = refuse
+        stage.lines.changes = [([OTHER.peer], [])]
+        stage.script.gives = {"payload": [[Flood(SCOPE.state(ME.peer, vote, ME.sign), None)]]}
+        session = stage.begin()
+        session.on_neighbours(frozenset({OTHER.peer}))
+        await session.on_frame(OTHER.peer, "parts", b"")
+        assert stage.watcher.seen == [Trouble(OTHER.peer, "lies")] and stage.lines.flooded == [vote]
+        await stage.end()
+
+    play(scene())

@@ -1,0 +1,392 @@
+"""A Byzantine scheduler: real round machines, ideal signatures, and an adversary that owns the liars and the network.
+
+It chooses what is delivered next, to whom, when and whether; it fires timers; each liar has several *faces*, machines
+under one key that share no journal, so that each half of a split swarm hears an honest one. Only signatures of honest
+peers are beyond it. ``Judge`` says what must hold in spite of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from protocols.errors import RemoteError
+from protocols.ids import Hash, PeerId, digest, peer_id
+from protocols.messages import Body, Ready, Seal, Vote
+from protocols.outer import state_root
+from protocols.round.chain import Head, seal_hash, seal_zero
+from protocols.round.effects import Effect, Final, Flood, Push, Sealed, Setting, Sign, Train, Window, Work
+from protocols.round.machine import Machine
+from protocols.statements import Scope, Statement
+
+if TYPE_CHECKING:
+    from protocols.statements import Sign as Signature
+
+PART = 8
+SETTING = Setting(
+    values=2 * PART, part=PART, update_codec="float32", result_codec="float32", rule="mean", tolerated=1 / 3,
+    lr=0.7, momentum=0.8, probation=0, open=False,
+)  # fmt: skip
+KEPT = 400
+"""Messages that the adversary holds back at most; older ones are lost."""
+JUMPS = (0.0, 0.0, 3.0, 20.0, 60.0)
+"""By how much a machine's clock runs past its deadline before it is told, seconds."""
+
+
+@dataclass(frozen=True)
+class IdealScope(Scope):
+    """Signatures that nobody can forge: a statement is valid if it was made here."""
+
+    issued: dict[bytes, Statement] = field(default_factory=dict, compare=False)
+
+    def state(self, signer: PeerId, body: Body, sign: Signature) -> Statement:
+        """See ``Scope.state``."""
+        raw = self.signed_bytes(body)
+        made = Statement(signer, body, raw, sign(raw))
+        return self.issued.setdefault(made.encode(), made)
+
+    def decode(self, encoded: bytes, *, sender: str) -> Statement:
+        """See ``Scope.decode``."""
+        found = self.issued.get(bytes(encoded))
+        if found is None:
+            raise RemoteError(sender, "a statement that nobody has signed")
+        return found
+
+
+class Broken(AssertionError):
+    """Something that must never happen."""
+
+
+class Judge:
+    """No two conflicting final seals, and no honest peer signs twice for one slot."""
+
+    def __init__(self, scope: Scope, anchor: Head) -> None:
+        self.scope, self.finals, self.rivals = scope, 0, 0
+        self._parents: dict[Hash, Hash | None] = {anchor.seal: None}
+        self._top = anchor.seal
+        self._slots: dict[tuple[PeerId, str, bytes], Hash] = {}
+        self._adopted: dict[Hash, Hash] = {}
+
+    def proposed(self, body: Seal) -> Hash:
+        """Somebody signed this seal."""
+        name = seal_hash(self.scope, body)
+        self._parents[name] = body.parent
+        return name
+
+    def signed(self, statement: Statement) -> None:
+        """An honest peer signed this."""
+        slot = (statement.peer, statement.body.kind, statement.body.slot())
+        if self._slots.setdefault(slot, statement.hash) != statement.hash:
+            raise Broken(f"an honest peer signed two {statement.body.kind}s for one slot")
+
+    def adopted(self, head: Head) -> None:
+        """An honest peer builds on this head. Rival children of one seal are no fault before they are final."""
+        parent = self._parents[head.seal]
+        if parent is not None and self._adopted.setdefault(parent, head.seal) != head.seal:
+            self.rivals += 1
+
+    def final(self, seal: Hash) -> None:
+        """An honest peer calls this seal final."""
+        self.finals += 1
+        if self._descends(seal, self._top):
+            self._top = seal
+        elif not self._descends(self._top, seal):
+            raise Broken(f"final seals {seal.hex()[:8]} and {self._top.hex()[:8]} conflict")
+
+    def _descends(self, seal: Hash, from_: Hash) -> bool:
+        here: Hash | None = seal
+        while here is not None and here != from_:
+            here = self._parents[here]
+        return here is not None
+
+
+@dataclass(eq=False)
+class Node:
+    """An honest peer, or one face of a liar. ``clock``: its own monotonic seconds."""
+
+    peer: PeerId
+    honest: bool
+    machine: Machine
+    clock: float = 0.0
+    group: int = 0
+    inbox: deque[tuple[PeerId, str, Any]] = field(default_factory=deque)
+    had: set[Hash] = field(default_factory=set)
+    training: Train | None = None
+    journal: dict[tuple[str, bytes], Statement] = field(default_factory=dict)
+    saved: Sealed | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """How the adversary plays for a while: who hears whom (``Node.group``; −1: nobody), and what is held back.
+
+    ``hidden``: kinds of messages that ``deaf`` nodes do not get.
+    """
+
+    steps: int
+    drop: float
+    haste: float
+    """How often a timer fires although messages are waiting."""
+    hidden: frozenset[str]
+    deaf: frozenset[int]
+
+
+class Arena:
+    """``count`` founders, the last ``liars`` of whom lie, at the mercy of the adversary that ``seed`` makes."""
+
+    def __init__(self, seed: int, count: int, liars: int, *, faces: int = 3, anchor: Callable[[Head], Head] | None = None):
+        self.draw = Random(seed)
+        self.scope = IdealScope(b"b" * 32, "model")
+        peers = [peer_id(digest(b"byzantine", bytes([number]))) for number in range(count)]
+        self.draw.shuffle(peers)
+        self.state = np.linspace(-1, 1, SETTING.values, dtype=np.float32), np.zeros(SETTING.values, dtype=np.float32)
+        first = seal_zero(self.scope, peers, state_root(*self.state))
+        self.anchor = anchor(first) if anchor else first
+        self.judge = Judge(self.scope, self.anchor)
+        self.peers, self.liars = peers, peers[count - liars :]
+        names = [*peers[: count - liars], *(each for each in self.liars for _ in range(faces))]
+        self.nodes = [Node(each, each not in self.liars, self._machine(each)) for each in names]
+        self.held: deque[tuple[Node, tuple[PeerId, str, Any]]] = deque(maxlen=KEPT)
+        self.over = False
+        """The liars hold a third of the weight in a table that an honest peer builds on: nothing is promised."""
+        self.act = Act(0, 0.0, 0.0, frozenset(), frozenset())
+        self._seen: set[Hash] = set()
+
+    @property
+    def honest(self) -> list[Node]:
+        """The machines of those that do not lie."""
+        return [node for node in self.nodes if node.honest]
+
+    @property
+    def faces(self) -> list[Node]:
+        """The machines of those that do."""
+        return [node for node in self.nodes if not node.honest]
+
+    def begin(self) -> None:
+        """Everybody starts and has a stream to everybody."""
+        for node in self.nodes:
+            self._wake(node)
+
+    def play(self, act: Act) -> None:
+        """One act."""
+        self.act = act
+        self._release()
+        for _ in range(act.steps):
+            if self.over:
+                return
+            self._step()
+
+    # --- the adversary's hands ----------------------------------------------------------------------
+
+    def restart(self, node: Node) -> None:
+        """Kill an honest peer and start it again from its checkpoint and its journal."""
+        saved = node.saved
+        signed = max((cast("Ready", each.body).view for (kind, _), each in node.journal.items() if kind == "ready"), default=0)
+        node.machine = self._machine(node.peer, saved, signed)
+        node.inbox.clear()
+        node.had.clear()
+        node.training = None
+        self._wake(node)
+
+    def tell(self, node: Node, statement: Statement, source: PeerId) -> None:
+        """Put a statement into a node's inbox, whatever the act."""
+        node.inbox.append((source, "statement", statement))
+
+    def lie(self, liar: PeerId, body: Body) -> Statement:
+        """A liar's signature, for anything."""
+        return self.scope.state(liar, body, _no_key)
+
+    def tick(self, node: Node) -> None:
+        """Fire a machine's timers, late if the adversary likes."""
+        if node.machine.deadline() < float("inf"):
+            node.clock = max(node.clock, node.machine.deadline()) + self.draw.choice(JUMPS)
+        self._call(node, partial(node.machine.tick, node.clock))
+
+    def _step(self) -> None:
+        draw = self.draw
+        active = [node for node in self.nodes if node.group >= 0]
+        busy = [node for node in active if node.inbox or node.training]
+        if not busy or draw.random() < self.act.haste:
+            self.tick(draw.choice(active))
+            return
+        node = draw.choice(busy)
+        if node.training is not None and (not node.inbox or draw.random() < 0.3):
+            self._train(node)
+            return
+        if draw.random() < 0.2:
+            node.inbox.rotate(-draw.randrange(len(node.inbox)))
+        sender, kind, payload = node.inbox.popleft()
+        if draw.random() < self.act.drop:
+            if draw.random() < 0.5:
+                self.held.append((node, (sender, kind, payload)))
+            return
+        node.clock += 0.01
+        if kind == "statement":
+            self._call(node, partial(node.machine.receive, payload, sender, node.clock))
+        else:
+            self._call(node, partial(node.machine.payload, sender, kind, payload, node.clock))
+
+    def _release(self) -> None:
+        """Of what was held back some comes late, some never, some even later."""
+        held, self.held = list(self.held), deque(maxlen=KEPT)
+        self.draw.shuffle(held)
+        for node, message in held:
+            fate = self.draw.random()
+            if fate < 0.4:
+                node.inbox.append(message)
+            elif fate < 0.7:
+                self.held.append((node, message))
+
+    def _send(self, node: Node, to: PeerId, kind: str, payload: Any) -> None:
+        for other in self.nodes:
+            if other.peer != to or other is node:
+                continue
+            name = payload.body.kind if kind == "statement" else kind
+            deaf = id(other) in self.act.deaf and name in self.act.hidden
+            if other.group == node.group and not deaf:
+                other.inbox.append((node.peer, kind, payload))
+            elif other.honest:
+                self.held.append((other, (node.peer, kind, payload)))
+
+    # --- one machine --------------------------------------------------------------------------------
+
+    def _machine(self, peer: PeerId, saved: Sealed | None = None, signed: int = 0) -> Machine:
+        head = saved.head if saved else self.anchor
+        params, momentum = (saved.params, saved.momentum) if saved else self.state
+        state = params.copy(), momentum.copy()
+        return Machine(self.scope, peer, SETTING, head, state, signed_view=signed, ages=saved.ages if saved else ())
+
+    def _wake(self, node: Node) -> None:
+        drift = node.saved.drift if node.saved else None
+        self._call(node, partial(node.machine.start, node.clock, drift))
+        for other in self.peers:
+            if other != node.peer:
+                self._call(node, partial(node.machine.welcome, other, node.clock))
+
+    def _train(self, node: Node) -> None:
+        effect, node.training = cast("Train", node.training), None
+        seed = int.from_bytes(digest(node.peer.encode(), effect.parent)[:4], "big") + node.group * (not node.honest)
+        drift = effect.drift + np.random.default_rng(seed).standard_normal(len(effect.base), dtype=np.float32)
+        self._call(node, partial(node.machine.trained, effect.parent, Window(drift, 1, 1), node.clock))
+
+    def _call(self, node: Node, method: Callable[[], list[Effect]]) -> None:
+        try:
+            effects = deque(method())
+        except RemoteError:
+            return
+        while effects:
+            effects.extend(self._do(node, effects.popleft()))
+
+    def _do(self, node: Node, effect: Effect) -> Sequence[Effect]:
+        match effect:
+            case Sign(body):
+                return self._sign(node, body)
+            case Flood(statement, source):
+                if statement.hash not in node.had:
+                    node.had.add(statement.hash)
+                    for to in self.peers:
+                        if to not in {node.peer, source}:
+                            self._send(node, to, "statement", statement)
+            case Push(to, kind, payload):
+                data = b"".join(payload)
+                statement_ = self.scope.decode(data, sender=node.peer) if kind == "statement" else data
+                self._send(node, to, kind, statement_)
+            case Work(_, _, _, run):
+                return node.machine.done(effect, run(), node.clock)
+            case Train():
+                node.training = effect
+            case Sealed(head):
+                self._sealed(node, effect, head)
+            case Final(seal) if node.honest:
+                self.judge.final(seal)
+            case _:
+                pass
+        return ()
+
+    def _sealed(self, node: Node, effect: Sealed, head: Head) -> None:
+        node.had.clear()
+        if node.honest:
+            node.saved = effect
+            self.judge.adopted(head)
+            table = head.table
+            whole = table.lasting(table.members, head.round)
+            self.over = self.over or 3 * table.lasting(self.liars, head.round) >= whole
+
+    def _sign(self, node: Node, body: Body) -> Sequence[Effect]:
+        slot = (body.kind, body.slot())
+        statement = node.journal.get(slot) if node.honest else None
+        statement = statement or self.scope.state(node.peer, body, _no_key)
+        if node.honest:
+            node.journal[slot] = statement
+            self.judge.signed(statement)
+        if isinstance(body, Seal):
+            self._tempt(self.judge.proposed(body), body, node)
+        try:
+            return node.machine.receive(statement, None, node.clock)
+        except RemoteError:
+            return ()
+
+    def _tempt(self, name: Hash, body: Seal, near: Node) -> None:
+        """Liars vote for every seal there is and are ready on top of it, as far as its proposer's half hears them."""
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        for liar in self.liars:
+            said = [Vote(body.view, name), Ready(body.view + 1, name, body.view, (), b"", 0, ())]
+            for each in said:
+                statement = self.lie(liar, each)
+                for node in self.honest:
+                    if node.group == near.group:
+                        node.inbox.append((liar, "statement", statement))
+                    else:
+                        self.held.append((node, (liar, "statement", statement)))
+
+
+def _no_key(_raw: bytes) -> bytes:
+    return bytes(64)
+
+
+def acts(arena: Arena, count: int) -> list[Callable[[], Act]]:
+    """A random play in so many acts."""
+    return [partial(_next_act, arena) for _ in range(count)]
+
+
+def _next_act(arena: Arena) -> Act:
+    draw, honest = arena.draw, arena.honest
+    mode = draw.choice(("split", "split", "split", "whole", "hide", "hide", "lone"))
+    for node in honest:
+        node.group = draw.randrange(2) if mode == "split" else 0
+    if mode == "lone":
+        draw.choice(honest).group = draw.choice((1, 1, -1))
+    deal(arena, 1 if mode in {"whole", "hide"} else 2)
+    kinds = ["vote", "ready", "seal", "roster", "results", "freeze", "digest", "have"]
+    hidden = frozenset(draw.sample(kinds, draw.randrange(1, 4))) if mode == "hide" else frozenset()
+    deaf = frozenset(id(each) for each in draw.sample(arena.nodes, draw.randrange(1, len(arena.nodes))))
+    return Act(draw.randrange(100, 500), draw.choice((0.0, 0.0, 0.02, 0.1)), draw.choice((0.0, 0.01, 0.05)), hidden, deaf)
+
+
+def deal(arena: Arena, groups: int) -> None:
+    """Give each group one face of each liar, or none; the others hear nothing and grow stale."""
+    by: dict[PeerId, list[Node]] = {}
+    for node in arena.faces:
+        node.group = -1
+        by.setdefault(node.peer, []).append(node)
+    for own in by.values():
+        picked = arena.draw.sample(own, min(groups, len(own)))
+        for group, node in enumerate(picked):
+            node.group = group if arena.draw.random() < 0.9 else -1
+
+
+def run(seed: int, count: int, liars: int, *, acts_: int = 6) -> Arena:
+    """One play. Raises ``Broken``."""
+    arena = Arena(seed, count, liars)
+    arena.begin()
+    for act in acts(arena, acts_):
+        arena.play(act())
+    return arena
