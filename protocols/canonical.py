@@ -7,9 +7,12 @@ IEEE doubles but never NaN. Decoding refuses anything that does not encode back 
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Value: TypeAlias = "None | bool | int | float | str | bytes | list[Value] | tuple[Value, ...] | dict[str, Value]"
 
@@ -48,7 +51,7 @@ def _sorted(value: Value) -> Value:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
-        return [_sorted(item) for item in value]
+        return [item if type(item) in _SCALARS else _sorted(item) for item in value]
     return value
 
 
@@ -60,11 +63,9 @@ def _check(value: object, depth: int) -> None:
         keys = list(value)
         if not all(type(key) is str for key in keys) or keys != sorted(keys):
             raise ValueError("keys that are not strings in order")
-        for each in value.values():
-            _check(each, depth - 1)
+        _check_all(value.values(), depth - 1)
     elif type(value) is list:
-        for each in value:
-            _check(each, depth - 1)
+        _check_all(value, depth - 1)
     elif type(value) is float:
         if math.isnan(value):
             raise ValueError("not a number")
@@ -72,4 +73,10 @@ def _check(value: object, depth: int) -> None:
         raise ValueError(f"a {type(value).__name__}")
 
 
-_SCALARS = (bool, int, str, bytes)
+def _check_all(values: Iterable[object], depth: int) -> None:
+    for each in values:
+        if depth < 0 or type(each) not in _SCALARS:
+            _check(each, depth)
+
+
+_SCALARS = frozenset((bool, int, str, bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
 
 def upper(gram: Matrix) -> list[float]:
     """The upper triangle of [n, n] in row-major order, n(n + 1)/2 numbers: what the wire carries."""
-    values: list[float] = gram[np.triu_indices(len(gram))].tolist()
+    values: list[float] = gram[_triangle(len(gram))].tolist()
     return values
 
 
@@ -60,10 +61,16 @@ def from_upper(values: Sequence[float], n: int) -> Matrix:
     if len(values) != n * (n + 1) // 2:
         raise ValueError(f"{len(values)} numbers for a Gram matrix of {n} rows")
     gram = np.zeros((n, n))
-    places = np.triu_indices(n)
+    places = _triangle(n)
     gram[places] = values
     gram.T[places] = values
     return gram
+
+
+@lru_cache(maxsize=8)
+def _triangle(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    rows, columns = np.triu_indices(n)
+    return rows, columns
 
 
 def scaled_gram(total: Matrix, common: NDArray[np.integer[Any]], parts: int) -> Matrix:

@@ -6,7 +6,7 @@ on the wire. What makes a well-formed message *valid* is decided by the round ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from .ids import digest
@@ -46,7 +46,7 @@ class Record:
 
     def to_wire(self) -> dict[str, Value]:
         """The fields as msgpack values."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(cast("Any", self))}
+        return {name: _plain(getattr(self, name)) for name in self.checks}
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
@@ -66,7 +66,7 @@ class Body(Record):
 
 def _plain(value: object) -> Value:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) if isinstance(item, tuple | Record) else item for item in value]
     if isinstance(value, Record):
         return value.to_wire()
     return cast("Value", value)

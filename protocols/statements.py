@@ -43,6 +43,10 @@ class Statement:
 
     def encode(self) -> bytes:
         """The bytes that travel."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         return pack({"peer": self.peer, "raw": self.raw, "signature": self.signature})
 
 

@@ -6,6 +6,7 @@ commits, which nobody knows before they are all made.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -28,7 +29,12 @@ def _number(value: int) -> bytes:
 
 
 def _key(table: Table, scope: Scope, word: bytes, number: int, peer: PeerId) -> bytes:
-    return digest(word, scope.run, scope.cell.encode(), _number(number), table.members[peer].admitted, peer.encode())
+    return _place(word, scope.run, scope.cell, number, table.members[peer].admitted, peer)
+
+
+@lru_cache(maxsize=4096)
+def _place(word: bytes, run: bytes, cell: str, number: int, admitted: Hash, peer: PeerId) -> bytes:  # noqa: PLR0913, PLR0917
+    return digest(word, run, cell.encode(), _number(number), admitted, peer.encode())
 
 
 def coordinator(table: Table, scope: Scope, view: int) -> PeerId:
@@ -53,14 +59,15 @@ def seats(table: Table, scope: Scope, round_number: int, peers: Iterable[PeerId]
 
 
 def reducers(table: Table, scope: Scope, round_number: int, direct: Mapping[PeerId, bool]) -> list[PeerId]:
-    """At most 16 members in standing in the roster that can be dialled (else all voters), in order of ids.
+    """At most 16 members in standing in the roster that can be dialled (else any of them, else all voters), by id.
 
     ``direct`` holds the roster's peers and what their commits say of their reachability. Who was put out lately
     reduces only if nobody else can.
     """
     able = [each for each in direct if direct[each] and table.stands(each)]
     fresh = [each for each in able if table.members[each].rested < round_number]
-    return sorted(seats(table, scope, round_number, fresh or able or table.voters)[:MAX_REDUCERS])
+    standing = [each for each in direct if table.stands(each)]
+    return sorted(seats(table, scope, round_number, fresh or able or standing or table.voters)[:MAX_REDUCERS])
 
 
 def tickets(up: Mapping[PeerId, int]) -> dict[PeerId, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, cast
 
@@ -14,12 +15,15 @@ from ..outer import state_root
 from ..turns import coordinator
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
+from .known import Known
 from .links import Chain
 from .shares import Shares
 from .timing import stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from ..ids import Hash, PeerId
     from ..messages import Body, Commit, Leg, Seal
@@ -61,6 +65,8 @@ class Task:
     arrived: dict[PeerId, float] = field(default_factory=dict)
     pushed: dict[int, PeerId] = field(default_factory=dict)
     """To whom this peer has pushed its own parts."""
+    delivered: Shares | None = None
+    """The division by which every one of them is pushed."""
     summed: bool = False
     froze: tuple[int, int] = (0, 0)
     """View and revision of the freeze that counts."""
@@ -79,9 +85,32 @@ class Task:
     """The outcome by view of its proposal: turns that failed before it stand in the table."""
 
     @property
+    def have(self) -> NDArray[np.bool_]:
+        """[rows, parts] that go into the result: what the Grams call present, but no part from who kept it from others.
+
+        A reducer that was put out after the freeze has its own row of its own parts, and perhaps nobody else has.
+        """
+        assert self.frozen is not None
+        lost = [(self.cast.rows.index(who), part) for who, part in self.shares.left if who in self.cast.rows]
+        if not lost:
+            return self.frozen.have
+        have = self.frozen.have.copy()
+        have[tuple(zip(*lost, strict=True))] = False
+        return have
+
+    def taken(self, peer: PeerId) -> list[bool]:
+        """The parts of a peer's update that go into the result."""
+        rows = self.cast.rows
+        return self.have[rows.index(peer)].tolist() if peer in rows else [False] * len(self.cast.owners)
+
+    @property
     def shares(self) -> Shares:
         """Who reduces what now."""
-        return self.results.shares if self.results is not None else Shares(self.cast, ())
+        return self.results.shares if self.results is not None else self._first_shares
+
+    @cached_property
+    def _first_shares(self) -> Shares:
+        return Shares(self.cast, ())
 
 
 @dataclass
@@ -166,7 +195,7 @@ class Context:
         self.finishing = False
         self.view = self.head.view + 1
         self.signed_view = 0
-        self.known: dict[Hash, Statement] = {}
+        self.known = Known(self.head.seal, self.head.votes)
         self.readys: dict[PeerId, dict[int, Statement]] = {}
         self.votes: dict[PeerId, dict[int, Statement]] = {}
         self.heard: dict[PeerId, tuple[int, float]] = {}
@@ -180,6 +209,7 @@ class Context:
         self.beats = 0
         self.last_mark = b""
         self.told: dict[PeerId, bytes] = {}
+        self.agreed: dict[PeerId, bytes] = {}
         self.answered: dict[PeerId, float] = {}
         self.caught_up: dict[PeerId, tuple[Hash, float]] = {}
         self.strange: dict[PeerId, tuple[Hash, float]] = {}
@@ -247,7 +277,7 @@ class Context:
 
     def accept(self, statement: Statement, source: PeerId | None) -> None:
         """Remember a valid statement and pass it on."""
-        self.known[statement.hash] = statement
+        self.known.add(statement)
         self.emit(Flood(statement, source))
 
     def keep(self, store: dict[PeerId, dict[int, Statement]], view: int, statement: Statement) -> bool:
@@ -261,7 +291,7 @@ class Context:
             lowest = min(own)
             if view < lowest:
                 return False
-            self.known.pop(own.pop(lowest).hash, None)
+            self.known.drop(own.pop(lowest).hash)
         own[view] = statement
         return True
 
@@ -293,7 +323,8 @@ class Context:
 
     def ready_in(self, view: int) -> dict[PeerId, Statement]:
         """Readys of voters for this view, by signer."""
-        return {each: own[view] for each, own in self.readys.items() if view in own and self.head.table.stands(each)}
+        voters = self.head.table.voters
+        return {each: own[view] for each, own in self.readys.items() if view in own and each in voters}
 
     @property
     def failed(self) -> int:
@@ -358,6 +389,6 @@ class Context:
                 for view in [view for view in own if view <= head.view]:
                     del own[view]
         kept = [each for store in (self.readys, self.votes) for own in store.values() for each in own.values()]
-        self.known = {each.hash: each for each in kept}
+        self.known = Known(head.seal, [*head.votes, *kept])  # late votes make the certificates equal
         self.missed.clear()
         self.served.clear()

@@ -39,14 +39,15 @@ def _deliver(ctx: Context, task: Task) -> None:
 
     Starts behind one's own place among the owners, so that not everybody pushes to the same one first.
     """
-    sent, shares = ctx.sent_in(task.cast), task.shares
-    if sent is None or ctx.me not in task.cast.rows or task.applied:
+    shares = task.shares
+    if task.delivered is shares or task.applied:
         return
-    holders = [owner for owner, _ in shares.holders]
-    if len(task.pushed) == len(holders) and all(task.pushed[k] == owner for k, owner in enumerate(holders)):
+    sent = ctx.sent_in(task.cast)
+    if sent is None or ctx.me not in task.cast.rows:
         return
+    task.delivered = shares
     by: dict[PeerId, list[int]] = {}
-    for index, owner in enumerate(holders):
+    for index, (owner, _) in enumerate(shares.holders):
         if task.pushed.get(index) != owner:
             by.setdefault(owner, []).append(index)
             task.pushed[index] = owner
@@ -230,4 +231,4 @@ def task_of(ctx: Context, core: bytes) -> Task | None:
 def lacks(ctx: Context, task: Task, share: tuple[PeerId, int]) -> dict[PeerId, list[int]]:
     """By contributor, the parts that this reducer needs for one of its shares and does not hold."""
     assert task.frozen is not None
-    return ctx.round.inbox.missing(task.cast, task.shares.parts[share], task.frozen.have)
+    return ctx.round.inbox.missing(task.cast, task.shares.parts[share], task.have)

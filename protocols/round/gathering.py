@@ -15,7 +15,7 @@ from .context import Context, Training
 from .effects import Train, Window
 from .exchange import Encoded, encode_update, is_sound
 from .roster import newcomers_room
-from .views import say_ready
+from .views import is_gone, say_ready
 
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId
@@ -87,9 +87,16 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     ctx.round.commits[statement.peer] = statement
     ctx.accept(statement, source)
     _notice_lost_bytes(ctx)
-    if all(each in ctx.round.commits for each in ctx.head.table.voters):
-        say_ready(ctx, ctx.view, now)
     return True
+
+
+def step(ctx: Context, now: float) -> None:
+    """Ready as soon as every voter has committed whose stream is not gone."""
+    if ctx.round.ready >= ctx.view or ctx.round.cast is not None:
+        return
+    late = [each for each in ctx.head.table.voters if each not in ctx.round.commits]
+    if (ctx.me not in late or not ctx.votes_here) and all(is_gone(ctx, each, now) for each in late):
+        say_ready(ctx, ctx.view, now)
 
 
 def _second_face(ctx: Context, statement: Statement, source: PeerId | None) -> None:

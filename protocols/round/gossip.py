@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ids import HASH_BYTES, Hash, PeerId
-from ..payloads import MAX_PRINTS, PRINT_BYTES, Digest, Have
+from ..payloads import Digest, Have
 from . import syncing
+from .known import lacking
 
 if TYPE_CHECKING:
-    from .context import Context
+    from collections.abc import Iterable
+
+    from ..ids import Hash, PeerId
+    from ..statements import Statement
+    from .context import Context, Settled
 
 QUIET_BEATS = 3
 """A digest that has not changed is sent again after so many beats: it may have been lost."""
@@ -24,70 +28,70 @@ ANSWER_S = 1.0
 
 
 def beat(ctx: Context, now: float) -> None:
-    """Tell neighbours what this peer stands on, once it has stopped changing or for the third time."""
+    """Tell neighbours what this peer stands on, once it has stopped changing or for the third time.
+
+    Whoever said the same of itself need not be told: if that changes it says so.
+    """
     ctx.set_timer("digest", now + ctx.setting.timing.digest)
     ctx.beats += 1
-    mark = _mark(ctx)
+    mark = ctx.known.mark
     changed, ctx.last_mark = mark != ctx.last_mark, mark
     if changed and ctx.beats % QUIET_BEATS:
         return
     payload = Digest(ctx.head.seal, ctx.head.view, mark).encode()
     for peer in sorted(ctx.neighbours):
-        if changed or ctx.told.get(peer) != mark or ctx.beats % QUIET_BEATS == 0:
+        if ctx.agreed.get(peer) != mark and (ctx.told.get(peer) != mark or ctx.beats % QUIET_BEATS == 0):
             ctx.told[peer] = mark
             ctx.push(peer, "digest", payload)
 
 
-def _mark(ctx: Context) -> bytes:
-    """One value for head and set of statements, whatever the order in which they came."""
-    found = int.from_bytes(ctx.head.seal, "big")
-    for name in ctx.known:
-        found ^= int.from_bytes(name, "big")
-    return found.to_bytes(HASH_BYTES, "big")
-
-
 def tell(ctx: Context, peer: PeerId, *, again: bool) -> None:
     """Tell a neighbour what is held here."""
-    prints = b"".join(name[:PRINT_BYTES] for name in list(ctx.known)[:MAX_PRINTS])
-    ctx.push(peer, "have", Have(ctx.head.seal, ctx.head.view, prints, again).encode())
+    ctx.push(peer, "have", Have(ctx.head.seal, ctx.head.view, ctx.known.prints, again).encode())
 
 
 def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
-    """Where the same head has other statements, compare them; a different head leads further."""
-    if digest.head != ctx.head.seal:
+    """Where the same head has other statements, or the sender is behind, compare them; other heads lead further."""
+    if digest.head != ctx.head.seal and _next_round(ctx, digest.head) is None:
         _other_head(ctx, sender, digest.head, now)
         return
     ctx.strange.pop(sender, None)
-    if digest.mark != _mark(ctx) and now - ctx.answered.get(sender, -ANSWER_S) >= ANSWER_S:
+    if digest.mark == ctx.known.mark:
+        ctx.agreed[sender] = digest.mark
+    elif now - ctx.answered.get(sender, -ANSWER_S) >= ANSWER_S:
         ctx.answered[sender] = now
         tell(ctx, sender, again=True)
 
 
 def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
-    """Push what the sender lacks."""
-    if have.head != ctx.head.seal:
+    """Push what the sender lacks: on top of the same head, or the next round where it is behind."""
+    settled = _next_round(ctx, have.head)
+    if have.head == ctx.head.seal:
+        ctx.answered[sender] = now
+        _give(ctx, sender, lacking(ctx.known.all, have.held))
+    elif settled is None:
         _other_head(ctx, sender, have.head, now)
-        if have.again:
-            tell(ctx, sender, again=False)
-        return
-    held = have.held
-    for name, statement in ctx.known.items():
-        if name[:PRINT_BYTES] not in held:
-            ctx.push(sender, "statement", statement.encode())
+    else:
+        told = ctx.caught_up.get(sender)
+        if told is None or told[0] != have.head or now - told[1] >= CATCH_UP_S:
+            ctx.caught_up[sender] = (have.head, now)
+            _give(ctx, sender, lacking(settled.known, have.held))
     if have.again:
         tell(ctx, sender, again=False)
 
 
+def _give(ctx: Context, peer: PeerId, statements: Iterable[Statement]) -> None:
+    for statement in statements:
+        ctx.push(peer, "statement", statement.encode())
+
+
+def _next_round(ctx: Context, head: Hash) -> Settled | None:
+    """What is kept of the round that was made on top of a head."""
+    return next((each for each in ctx.history if each.parent == head), None)
+
+
 def _other_head(ctx: Context, sender: PeerId, head: Hash, now: float) -> None:
-    """A neighbour is behind, and is told what comes next; or it is on something unknown here, and is asked for it."""
-    settled = next((each for each in ctx.history if each.parent == head), None)
-    if settled is not None:
-        told = ctx.caught_up.get(sender)
-        if told is None or told[0] != head or now - told[1] >= CATCH_UP_S:
-            ctx.caught_up[sender] = (head, now)
-            for statement in settled.known:
-                ctx.push(sender, "statement", statement.encode())
-        return
+    """A neighbour is far behind, or on something unknown here, and is asked for it."""
     if ctx.chain.position(head) is not None:
         return  # far behind: it will ask
     before = ctx.strange.get(sender)

@@ -17,6 +17,9 @@ Fork choice (5.12): two branches part at a common ancestor E with table T.
    neither: to count it for its later vote alone could go round in circles among three branches. Then the higher view.
 4. The smaller hash of the first seal.
 
+The same doubt holds for this peer's own eyes: what it fetched on top of a shrink seal says nothing about who votes, so
+there a seal is final only if the newest *sure* table agrees, that of the last head before, or of one that it computed.
+
 What both show is cut off first, so that E is where they part. All but "never leaves" is one order of keys: transitive.
 """
 
@@ -75,8 +78,10 @@ class Chain:
         self._past: dict[Hash, tuple[int, Mapping[PeerId, float]]] = {}
         self._final: Hash | None = None
         self._proof: tuple[Statement, ...] = ()
-        for head in (anchor, *rest):
+        kept = (anchor, *rest)
+        for head in kept:
             self._push(head)
+        self._sure = _surest(anchor, kept[1:], doubt=False)
 
     @property
     def head(self) -> Head:
@@ -107,7 +112,13 @@ class Chain:
         """Add a certified child of the current head; raises LocalError for anything else."""
         if _parent(head) != self.head.seal:
             raise LocalError(f"seal {head.seal.hex()[:12]} is no child of the head")
+        if self.agrees(_voters(head)):
+            self._sure = head
         self._push(head)
+
+    def agrees(self, peers: Iterable[PeerId]) -> bool:
+        """Whether the head's table is beyond doubt, or these are more than 2/3 of the newest one that is."""
+        return self._sure.seal == self.head.seal or self._sure.table.holds(peers, self._sure.round)
 
     def grow(self, head: Head) -> None:
         """Take the head again with more votes."""
@@ -192,7 +203,10 @@ class Chain:
         self._past = {name: entry for name, entry in self._past.items() if entry[0] <= ancestor.round}
         for head in heads:
             self._push(head)
-        if branch.final is not None and _firmly_final(branch, heads, ancestor):
+        doubt = ancestor.round > self._sure.round
+        sure = self._sure if doubt else ancestor
+        self._sure = _surest(sure, heads, doubt=doubt)
+        if branch.final is not None and _firmly_final(branch, heads, sure):
             self.mark_final(branch.final, branch.proof)
 
     def sizes(self) -> dict[str, int]:
@@ -330,6 +344,18 @@ def _firmly_final(branch: Branch, heads: Sequence[Head], fork: Head) -> bool:
         if head.seal == branch.final:
             return firm is head or firm.table.holds({each.peer for each in branch.proof}, firm.round)
     return False
+
+
+def _surest(sure: Head, heads: Iterable[Head], *, doubt: bool) -> Head:
+    """The newest of heads that were fetched, on top of a ``sure`` one, whose table is beyond doubt.
+
+    ``doubt``: there are others between. A shrink seal begins a doubt: those few may all lie about what follows.
+    """
+    for head in heads:
+        doubt = doubt or _shrink(head)
+        if not doubt or sure.table.holds(_voters(head), sure.round):
+            sure, doubt = head, False
+    return sure
 
 
 def _rank(heads: Sequence[Head], fork: Head) -> tuple[int, float, int, int]:

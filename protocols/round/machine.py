@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
-from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
+from ..messages import Body, Commit, Freeze, Gram, Leg, Ready, Result, Roster, Seal, Vote
 from ..payloads import Digest, Have, Pieces, Want
 from ..statements import Scope, Statement
 from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
@@ -125,8 +125,9 @@ class Machine:
 
     def start(self, now: float, drift: Vector | None = None) -> list[Effect]:
         """Begin on the head; ``drift`` is what was trained and not sealed before a restart."""
-        if drift is not None:
+        if drift is not None and drift.any():
             self._ctx.drift = drift
+            self._ctx.legs = [Leg(self._ctx.head.seal, 0, 0)]  # what it was trained on is not known any more
         gathering.begin(self._ctx, now)
         gossip.beat(self._ctx, now)
         return self._finish_step(now)
@@ -220,6 +221,7 @@ class Machine:
         ctx.neighbours.add(peer)
         ctx.gone.pop(peer, None)
         ctx.told.pop(peer, None)
+        ctx.agreed.pop(peer, None)
         gossip.tell(ctx, peer, again=True)
         return ctx.take()
 
@@ -227,7 +229,7 @@ class Machine:
         """The stream to a neighbour closed; if it does not come back soon the peer counts as gone."""
         ctx = self._ctx
         ctx.neighbours.discard(peer)
-        for store in (ctx.told, ctx.answered, ctx.caught_up, ctx.strange, ctx.replied):
+        for store in (ctx.told, ctx.agreed, ctx.answered, ctx.caught_up, ctx.strange, ctx.replied):
             store.pop(peer, None)
         if peer in ctx.head.table.members:
             ctx.gone.setdefault(peer, now)
@@ -279,6 +281,8 @@ class Machine:
 
     def _step(self, now: float) -> None:
         ctx = self._ctx
+        gathering.step(ctx, now)
+        views.step(ctx, now)
         rostering.try_roster(ctx, now)
         current = ctx.round.task
         if current is not None and not current.cast.void:

@@ -43,7 +43,7 @@ def _try_reduce(ctx: Context, task: Task) -> None:
         if share[0] != ctx.me or share in task.reducing or lacks(ctx, task, share):
             continue
         task.reducing.add(share)
-        rows = ctx.round.inbox.rows(task.cast, task.shares.parts[share], frozen.have)
+        rows = ctx.round.inbox.rows(task.cast, task.shares.parts[share], task.have)
         ctx.work("reduce", frozen.core, partial(_reduce, share, rows, frozen, setting))
 
 
@@ -146,12 +146,11 @@ def _try_apply(ctx: Context, task: Task, now: float) -> None:
     if task is ctx.round.task:
         ctx.enter("apply", now)
     state, drift, setting = (ctx.params, ctx.momentum), ctx.drift, ctx.setting
-    sent, rows = ctx.sent_in(task.cast), task.cast.rows
-    taken = frozen.have[rows.index(ctx.me)].tolist() if ctx.me in rows else [False] * len(ctx.part_sizes)
+    sent, taken, out = ctx.sent_in(task.cast), task.taken(ctx.me), task.shares.out
 
-    def run() -> tuple[Applied, tuple[Vector, Vector]]:
+    def run() -> tuple[tuple[PeerId, ...], Applied, tuple[Vector, Vector]]:
         left = settle(drift, sent.data if sent else None, taken, setting.update_codec, setting.part)
-        return apply_update(results.update(), state, setting), (drift, left)
+        return out, apply_update(results.update(), state, setting), (drift, left)
 
     ctx.work("apply", results.core, run)
 
@@ -159,8 +158,11 @@ def _try_apply(ctx: Context, task: Task, now: float) -> None:
 def on_applied(ctx: Context, about: bytes, value: Any, now: float) -> None:
     """The state after this round is known: propose it, or compare the proposal with it."""
     task = task_of(ctx, about)
-    if task is not None:
-        task.applied, task.left = value
+    if task is None:
+        return
+    out, applied, left = value
+    if out == task.shares.out:  # else somebody was put out meanwhile
+        task.applied, task.left = applied, left
         ctx.round.tally = True
         if task is ctx.round.task:
             ctx.enter("seal", now)

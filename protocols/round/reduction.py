@@ -71,12 +71,11 @@ def denies(cast_: Cast, statement: Statement, table: Table) -> bool:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a freeze fixes: its core, the rows' weights, who is present where, and in how many parts."""
+    """What a freeze fixes: its core, the rows' weights, and who is present where."""
 
     core: Hash
     grams: tuple[Hash, ...]
     weights: tuple[float, ...]
-    parts: tuple[int, ...]
     have: NDArray[np.bool_]
 
 
@@ -108,8 +107,7 @@ def read_freeze(cast_: Cast, grams: Mapping[PeerId, Statement], table: Table, se
     gram = scaled_gram(total, common, len(cast_.owners))
     found = weights(gram, row_weights, rule=setting.rule, tolerated=setting.tolerated)
     hashes = tuple(grams[each].hash for each in cast_.working)
-    present = tuple(int(row.sum()) for row in have)
-    return Frozen(freeze_core(cast_.core, hashes), hashes, found, present, have)
+    return Frozen(freeze_core(cast_.core, hashes), hashes, found, have)
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Reduced:
 def reduce_parts(rows: Rows, frozen: Frozen, setting: Setting) -> Reduced:
     """R_p = encode(s_p · Σ w_i x_ip) for these parts, rows in contributor order.
 
-    ``rows`` holds exactly what ``frozen.have`` calls present.
+    ``rows`` holds exactly what goes into the result (``Task.have``).
     """
     codec = get_codec(setting.result_codec)
     out = []

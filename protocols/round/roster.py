@@ -109,13 +109,18 @@ def _named(head: Head, readys: Sequence[Statement], what: Callable[[Ready], Sequ
     Whoever has an older head counts in the whole and names nothing: what it saw was about another parent, and no
     roster on top of this one could hold it.
     """
-    by: dict[T, set[PeerId]] = {}
+    alike: dict[tuple[T, ...], list[PeerId]] = {}  # most name the same
     for each in readys:
         body = cast("Ready", each.body)
-        for item in what(body) if body.head == head.seal else ():
-            by.setdefault(item, set()).add(each.peer)
+        if body.head == head.seal:
+            alike.setdefault(tuple(what(body)), []).append(each.peer)
+    by: dict[T, frozenset[PeerId]] = {}
+    for items, peers in alike.items():
+        for item in items:
+            by[item] = by.get(item, frozenset()).union(peers)
     signers = {each.peer for each in readys}
-    return [item for item, peers in by.items() if head.table.is_third(peers, of=signers)]
+    third = {peers: head.table.is_third(peers, of=signers) for peers in set(by.values())}
+    return [item for item, peers in by.items() if third[peers]]
 
 
 def base_of(parent: Hash, commits: Mapping[PeerId, Statement]) -> Hash:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from .context import Context
 
 
+ROSTER_BYTES = 384 * 1024
+"""Of a roster's readys; the rest of a statement's limit is for the commits."""
+SIGNED_BYTES = 192
+"""What signer and signature add to a statement."""
+
+
 def try_roster(ctx: Context, now: float, *, settled: bool = False) -> None:
     """The coordinator, with a quorum of readys, proposes; ``settled``: without waiting for more of them."""
     view = ctx.view
@@ -41,15 +47,25 @@ def try_roster(ctx: Context, now: float, *, settled: bool = False) -> None:
     if not ctx.head.table.is_quorum(readys):
         return
     settled = settled or f"settled {view}" in ctx.round.asked
-    if not settled and any(each in ctx.neighbours and each not in readys for each in ctx.head.table.voters):
-        ctx.set_timer("propose", now + ctx.setting.timing.settle, sooner=True)
-    elif not settled and len(readys) < len(ctx.head.table.voters):
+    late = [each for each in ctx.head.table.voters if each not in readys and not is_gone(ctx, each, now)]
+    if late and not settled:
         ctx.set_timer("propose", now + ctx.setting.timing.settle, sooner=True)
     else:
         ctx.round.asked.add(f"settled {view}")
-        body = _propose(ctx, readys, now)
+        body = _propose(ctx, _attachable(ctx, readys), now)
         if body is not None and ctx.once(f"roster {view}"):
             ctx.sign(body)
+
+
+def _attachable(ctx: Context, readys: dict[PeerId, Statement]) -> dict[PeerId, Statement]:
+    """As many readys as a frame has room for beside the commits, a quorum in any case."""
+    room = ROSTER_BYTES - sum(len(each.raw) + SIGNED_BYTES for each in readys.values())
+    out = dict(readys)
+    for each in reversed(readys):
+        if room >= 0 or not ctx.head.table.is_quorum(out.keys() - {each}):
+            break
+        room += len(out.pop(each).raw) + SIGNED_BYTES
+    return out
 
 
 def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Roster | None:
@@ -126,7 +142,9 @@ def try_shrink(ctx: Context) -> None:
     readys, table = fitting(ctx), ctx.head.table
     failed = ctx.view - ctx.head.view - 1
     enough = failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and table.is_half(readys))
-    if not enough or table.is_quorum(readys) or first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
+    if not enough or table.is_quorum(readys) or ctx.me not in readys:  # one's own may name a head that was left since
+        return
+    if first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
         return
     if ctx.once(f"roster {ctx.view}"):
         ctx.sign(replace(_roster(ctx, (), readys, ()), shrink=True))
@@ -153,11 +171,14 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     cast_ = _read(ctx, statement)
     if body.shrink and not _agrees_to_shrink(ctx, cast_):
         return False
+    current = ctx.round
+    others = (task.cast for task in current.tasks.values() if task.cast.view == cast_.view)
+    if cast_.rev and any(each.base != cast_.base for each in others):
+        raise RemoteError(statement.peer, "changed the commits in a revision")
     if not ctx.first_in_slot(statement):
         return True
     ctx.accept(statement, source)
     ctx.stirred = True
-    current = ctx.round
     if cast_.core not in current.tasks:
         current.tasks[cast_.core] = _task(ctx, cast_, now)
         while len(current.tasks) > TASKS_KEPT:

@@ -42,12 +42,13 @@ def _contributions(task: Task) -> tuple[Contribution, ...]:
     if frozen is None:
         return ()
     rows = {row: place for place, row in enumerate(cast_.rows)}
+    parts = [int(row.sum()) for row in task.have]
     return tuple(
         Contribution(
             peer=each,
             commit=statement.hash,
             tokens=sum(leg.tokens for leg in cast_.commit(each).legs),
-            parts=frozen.parts[rows[each]] if each in rows else 0,
+            parts=parts[rows[each]] if each in rows else 0,
             weight=frozen.weights[rows[each]] if each in rows else 0.0,
         )
         for each, statement in cast_.commits.items()

@@ -30,9 +30,7 @@ def settle_round(ctx: Context, task: Task, head: Head) -> None:
 def _settle_drift(ctx: Context, task: Task) -> None:
     """In each part that was taken the bytes sent go; a part that three seals have left is dropped."""
     assert task.frozen is not None and task.left is not None
-    rows, start = task.cast.rows, task.left[0]
-    taken = task.frozen.have[rows.index(ctx.me)].tolist() if ctx.me in rows else [False] * len(ctx.ages)
-    left = task.left[1]
+    taken, (start, left) = task.taken(ctx.me), task.left
     drift = left if ctx.drift is start else left + (ctx.drift - start)  # a window came in meanwhile
     if 2 * sum(taken) >= len(taken):
         ctx.legs = ctx.legs[ctx.round.carried :]
@@ -41,7 +39,7 @@ def _settle_drift(ctx: Context, task: Task) -> None:
 
 def _remember(ctx: Context, task: Task) -> None:
     """Keep the round for members that missed its end, within bounds."""
-    ctx.history.append(Settled(ctx.head.seal, tuple(ctx.known.values()), task.results))
+    ctx.history.append(Settled(ctx.head.seal, ctx.known.all, task.results))
     size = sum(each.results.nbytes for each in ctx.history if each.results)
     while len(ctx.history) > HISTORY or (size > HISTORY_BYTES and len(ctx.history) > 1):
         old = ctx.history.popleft().results

@@ -40,6 +40,15 @@ class Shares:
         ]
 
     @cached_property
+    def left(self) -> list[tuple[PeerId, int]]:
+        """(who, part): who held a part before it was put out. Its own row of it may have gone with it."""
+        return [
+            (owner, index)
+            for index, (_, stage) in enumerate(self.holders)
+            for owner in sorted({owners[index] for owners in self._stages[:stage]})
+        ]
+
+    @cached_property
     def parts(self) -> dict[tuple[PeerId, int], list[int]]:
         """Every share that counts, in order of peer and stage, and its parts, ascending."""
         out: dict[tuple[PeerId, int], list[int]] = {}

@@ -22,7 +22,10 @@ class Timing:
     """A coordinator that has a quorum of readys waits this long for the others'."""
     exchange: float = 20.0
     """Shortest exchange; also the time for a Gram after it."""
+    slack: float = 5.0
+    """The others give a coordinator this much longer than it gives reducers: its correction has to reach them."""
     reduce: float = 60.0
+    """For what comes after the shortest time for the results: another reducer's, the proposal."""
     certificate: float = 20.0
     shrink: float = 5.0
     """How long those who are left wait for each other's ready before they go on without the rest."""

@@ -55,9 +55,14 @@ def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
     cast_, task = ctx.round.cast, ctx.round.task
     if cast_ is None or task is None:
         return ()
-    late = now >= task.due + ctx.setting.timing.exchange
-    owing = set(task.results.missing()) if task.results else {each for each in cast_.working if each not in task.grams}
+    late = now >= (task.reduce_due if task.results else task.due) + ctx.setting.timing.exchange
+    owing = {each for each in cast_.working if each not in task.grams}
+    if task.results is not None:  # who has inherited parts may lack what only the one before it had
+        holders = task.results.shares.holders
+        missing = [holders[part] for parts in task.results.missing().values() for part in parts]
+        owing = {owner for owner, stage in missing if stage == 0}
     bad = {each for each in owing if late or is_gone(ctx, each, now)} | (ctx.round.faced & set(cast_.working))
+    bad |= set(task.shares.out)
     return tuple(sorted(bad - {ctx.me})[:MAX_REDUCERS])
 
 
@@ -71,9 +76,9 @@ def allow(ctx: Context, stage: str, now: float) -> None:
     timing, task = ctx.setting.timing, ctx.round.task
     seconds = timing.roster * ctx.stretch
     if stage == "exchange":
-        seconds = (max(0.0, task.due - now) if task else 0.0) + timing.exchange * ctx.stretch
+        seconds = (max(0.0, task.due - now) if task else 0.0) + (timing.exchange + timing.slack) * ctx.stretch
     elif stage == "reduce":
-        seconds = timing.reduce * ctx.stretch
+        seconds = (max(0.0, task.reduce_due - now) if task else 0.0) + timing.reduce * ctx.stretch
     elif stage == "seal":
         seconds = timing.certificate * ctx.stretch
     ctx.set_timer("view", now + seconds)
@@ -102,9 +107,12 @@ def on_ready(ctx: Context, statement: Statement, source: PeerId | None, now: flo
     if not ctx.keep(ctx.readys, body.view, statement):
         return True
     ctx.accept(statement, source)
+    if statement.peer == ctx.me and body.view == ctx.round.ready and not fits(statement, body.view, ctx.head):
+        say_ready(ctx, body.view + 1, now)  # signed on a head that was lost with a checkpoint: of no use on this one
     if body.view > ctx.heard.get(statement.peer, (0, 0.0))[0]:
         ctx.heard[statement.peer] = (body.view, now)
-    try_final(ctx)
+    if body.view == ctx.head.view + 1:
+        try_final(ctx)
     move_up(ctx, now)
     _hurry(ctx, now)
     return True
@@ -115,7 +123,7 @@ def try_final(ctx: Context) -> None:
     if ctx.final == ctx.head.seal or ctx.head.proposal is None:
         return
     proof = {peer: each for peer, each in ctx.ready_in(ctx.head.view + 1).items() if _on_head(ctx, each)}
-    if ctx.head.table.holds(proof, ctx.head.round):
+    if ctx.head.table.holds(proof, ctx.head.round) and ctx.chain.agrees(proof):
         ctx.final = ctx.head.seal
         ctx.root(ctx.head.seal, final=True)
         ctx.chain.mark_final(ctx.head.seal, tuple(proof[each] for each in sorted(proof)))
@@ -128,11 +136,14 @@ def _on_head(ctx: Context, ready: Statement) -> bool:
 
 def move_up(ctx: Context, now: float) -> None:
     """Join the highest view that more than a third of the weight heard from in the last minute has signed."""
+    if all(view <= ctx.view for view, _ in ctx.heard.values()):
+        return
     table, since = ctx.head.table, now - ctx.setting.timing.heard
     heard = {peer: view for peer, (view, at) in ctx.heard.items() if at >= since and table.stands(peer)}
+    present = {ctx.me, *heard, *ctx.neighbours}  # who is here and silent counts as well: it may be training
     views = sorted({view for view in heard.values() if view > ctx.view}, reverse=True)
     for view in views:
-        if table.is_third([peer for peer, own in heard.items() if own >= view], of=heard):
+        if table.is_third([peer for peer, own in heard.items() if own >= view], of=present):
             give_up_for(ctx, view, now)
             return
 
@@ -151,10 +162,13 @@ def _hurry(ctx: Context, now: float) -> None:
 
 
 def on_gone(ctx: Context, now: float) -> None:
-    """Streams have been closed for a while: a coordinator that is gone needs no further waiting."""
-    later = [at + ctx.setting.timing.gone for peer, at in ctx.gone.items() if not is_gone(ctx, peer, now)]
+    """A stream has been closed for a while: set the timer for the next one."""
+    later = [at + ctx.setting.timing.gone for at in ctx.gone.values() if now < at + ctx.setting.timing.gone]
     if later:
         ctx.set_timer("gone", min(later))
-    if ctx.round.ready == ctx.view and is_gone(ctx, ctx.coordinator, now):
-        if ctx.head.table.is_quorum(fitting(ctx)) and ctx.once(f"gone {ctx.view}"):
-            give_up(ctx, now)
+
+
+def step(ctx: Context, now: float) -> None:
+    """A coordinator that is gone needs no further waiting, once the others could go on in its view."""
+    while ctx.round.ready == ctx.view and is_gone(ctx, ctx.coordinator, now) and ctx.head.table.is_quorum(fitting(ctx)):
+        give_up(ctx, now)

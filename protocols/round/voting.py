@@ -49,9 +49,12 @@ def step(ctx: Context, now: float) -> None:
         return
     for name, proposal in ctx.round.proposals.items():
         body = cast("Seal", proposal.body)
-        if body.view == ctx.view and proposal.peer == cast_.coordinator and _agrees(ctx, task, name, body):
+        if body.view != ctx.view or proposal.peer != cast_.coordinator:
+            continue
+        if ctx.once(f"proposed {ctx.view}"):
+            allow(ctx, "seal", now)
+        if _agrees(ctx, task, name, body):
             if ctx.once(f"vote {ctx.view}"):
-                allow(ctx, "seal", now)
                 ctx.sign(Vote(body.view, name))
             return
 

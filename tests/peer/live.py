@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,11 +135,15 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def small_run(folder: Path, *, founders: int = 1, steps: int = 2, codec: str = "int8") -> tuple[Path, list[Identity]]:
-    """A run of nano with very few steps on the plays, as a signed manifest file, and its founders' keys."""
+def small_run(
+    folder: Path, *, founders: int = 1, steps: int = 2, seconds: int = 0, codec: str = "int8"
+) -> tuple[Path, list[Identity]]:
+    """A run of nano on the plays, with few steps or so many seconds a window: a signed manifest file, its founders."""
     keys = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, founders + 1)]
     choices = Choices(size="nano", steps=steps, codec=codec)
     manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=corpus.SHARDS)
+    if seconds:
+        manifest = replace(manifest, round=replace(manifest.round, steps=None, seconds=seconds))
     path = folder / "run.toml"
     path.write_text(render(sign(manifest, keys[0].peer, keys[0].sign)))
     return path, keys
@@ -150,6 +155,39 @@ def home_of(folder: Path, key: Identity, name: str = "home") -> Path:
     home.create()
     key.save(home.key)
     return home.root
+
+
+def addresses(live: Live) -> list[str]:
+    """Where it takes peers over TCP, as far as it knows."""
+    found = live.status().get("reach", {}).get("addresses", [])
+    return [each for each in found if "/tcp/" in each]
+
+
+def address(live: Live) -> str:
+    """The first of these, once it knows one; fails when it ends first."""
+    until(lambda: bool(addresses(live)) or live.process.poll() is not None, 90, "it has an address")
+    return addresses(live)[0]
+
+
+@contextlib.contextmanager
+def together(folder: Path, keys: list[Identity], *options: str) -> Iterator[list[Live]]:
+    """A daemon on the loopback for each key, all but the first of which join through the first."""
+    with contextlib.ExitStack() as stack:
+        found: list[Live] = []
+        for number, key in enumerate(keys):
+            join = (f"--join={address(found[0])}",) if found else ()
+            home = home_of(folder, key, f"home-{number}")
+            found.append(stack.enter_context(murmur(home, "up", "--threads=1", "--listen=127.0.0.1", *options, *join)))
+        yield found
+
+
+def sealed(home: Path) -> dict[int, dict[str, Any]]:
+    """Round → its last entry in the round log; none before the run's folder is there."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in home.glob("runs/*/rounds.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        found |= {entry["round"]: entry for entry in map(json.loads, (each for each in lines if each.endswith("\n")))}
+    return found
 
 
 def run_folder(home: Path) -> Path:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peer.live import Live, gone, home_of, journal, murmur, run_folder, small_run, until
+from tests.peer.live import Live, gone, home_of, journal, murmur, run_folder, sealed, small_run, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,12 +18,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 ALONE = ("up", "--alone", "--threads=1")
 UNTIDY = re.compile(r"Traceback|ResourceWarning|never (awaited|retrieved)|destroyed but|ERROR|CRITICAL")
-
-
-def sealed(home: Path) -> dict[int, dict[str, Any]]:
-    """Round → its last entry in the round log."""
-    lines = (run_folder(home) / "rounds.jsonl").read_text().splitlines()
-    return {entry["round"]: entry for entry in map(json.loads, lines)}
 
 
 def seals(home: Path) -> list[str]:

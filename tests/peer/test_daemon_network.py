@@ -22,7 +22,7 @@ from peer.state import StateStore
 from protocols.manifest import run_id
 from protocols.manifest_text import parse
 from protocols.statements import Scope
-from tests.peer.live import Live, gone, home_of, journal, murmur, run_folder, small_run, until
+from tests.peer.live import Live, address, gone, home_of, journal, murmur, sealed, small_run, until
 
 if TYPE_CHECKING:
     import psutil
@@ -36,17 +36,6 @@ UNTIDY = re.compile(r"Traceback|ResourceWarning|never (awaited|retrieved)|destro
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def address(live: Live) -> str:
-    """Where it takes peers, once it knows."""
-    until(lambda: bool(addresses(live)) or live.process.poll() is not None, 90, "it has an address")
-    return addresses(live)[0]
-
-
-def addresses(live: Live) -> list[str]:
-    found = live.status().get("reach", {}).get("addresses", [])
-    return [each for each in found if "/tcp/" in each]
 
 
 def tidy(live: Live) -> None:
@@ -93,11 +82,6 @@ def test_waiting_for_somebody_it_ends_within_5_s(tmp_path: Path) -> None:
     assert live.printed.splitlines()[-1] == "stopped at sealed round 0"
 
 
-def sealed(home: Path) -> dict[int, str]:
-    lines = map(json.loads, (run_folder(home) / "rounds.jsonl").read_text().splitlines())
-    return {entry["round"]: entry["seal"] for entry in lines}
-
-
 def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Path) -> None:
     run, keys = small_run(tmp_path, founders=2)
     homes = [home_of(tmp_path, key, f"home-{index}") for index, key in enumerate(keys)]
@@ -106,7 +90,7 @@ def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Pa
     with murmur(homes[0], *NEAR, f"--run={run}", f"--p2p-port={port}") as one:
         joins = f"--join={address(one)}"
         with murmur(homes[1], *NEAR, f"--run={run}", joins) as two:
-            until(lambda: len(journal_rounds(homes[1])) >= 2, 90, "two rounds are sealed")
+            until(lambda: len(sealed(homes[1])) >= 2, 90, "two rounds are sealed")
             two.process.kill()
         signed[1] = journal(homes[1])
         had = max(sealed(homes[1]))
@@ -119,12 +103,8 @@ def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Pa
     assert signed[1].items() <= journal(homes[1]).items(), "nothing is signed twice"
     common = sealed(homes[0]).keys() & sealed(homes[1]).keys()
     assert len(common) >= 4
-    assert all(sealed(homes[0])[number] == sealed(homes[1])[number] for number in common)
-
-
-def journal_rounds(home: Path) -> dict[int, str]:
-    """The rounds sealed so far; none before the run's folder is there."""
-    return sealed(home) if list(home.glob("runs/*/rounds.jsonl")) else {}
+    logs = [sealed(home) for home in homes]
+    assert all(logs[0][number]["seal"] == logs[1][number]["seal"] for number in common)
 
 
 def total(live: Live) -> int | None:
@@ -176,8 +156,8 @@ def test_fc08_five_kills(tmp_path: Path) -> None:
             until(lambda: total(two) == 1 or two.process.poll() is not None, 60, "they met again")
             until(lambda: total(one) == 1, 10, "on both sides")
             assert asyncio.run(listed(tmp_path, identifier, seed)) == sorted(key.peer for key in keys)
-            before = max(journal_rounds(homes[0]), default=0)
-            until(lambda: max(journal_rounds(homes[0]), default=0) >= before + 2, 90, "two more rounds are sealed")
+            before = max(sealed(homes[0]), default=0)
+            until(lambda: max(sealed(homes[0]), default=0) >= before + 2, 90, "two more rounds are sealed")
             values = one.status()["model"]["parameters"]
             assert two.asked(signal.SIGTERM, 5) == 0
         tidy(two)

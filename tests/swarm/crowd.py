@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from protocols.messages import Body
 
 __all__ = [
-    "PART", "SCOPE", "SETTING", "VALUES", "Bend", "Outcome", "QuickScope", "Vector", "draw", "first_head", "first_state",
-    "identities", "kind_of", "lying", "restate", "run", "settle", "signed_kinds", "stand_in", "state", "trains",
-    "until", "world",
+    "PART", "SCOPE", "SETTING", "VALUES", "Bend", "Outcome", "QuickScope", "Vector", "draw", "first_head",
+    "first_state", "identities", "kind_of", "lying", "restate", "run", "settle", "signed_kinds", "stand_in", "state",
+    "trains", "until", "world",
 ]  # fmt: skip
 
 SCOPE = QuickScope(b"r" * 32, "model")

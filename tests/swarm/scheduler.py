@@ -23,6 +23,7 @@ from protocols.outer import state_root
 from protocols.round.chain import Head, seal_hash, seal_zero
 from protocols.round.effects import Effect, Final, Flood, Push, Sealed, Setting, Sign, Train, Window, Work
 from protocols.round.machine import Machine
+from protocols.round.timing import Timing
 from protocols.statements import Scope, Statement
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 PART = 8
 SETTING = Setting(
     values=2 * PART, part=PART, update_codec="float32", result_codec="float32", rule="mean", tolerated=1 / 3,
-    lr=0.7, momentum=0.8, probation=0, open=False,
+    lr=0.7, momentum=0.8, probation=0, open=False, timing=Timing(digest=8.0),
 )  # fmt: skip
 KEPT = 400
 """Messages that the adversary holds back at most; older ones are lost."""
-JUMPS = (0.0, 0.0, 3.0, 20.0, 60.0)
+JUMPS = (0.0, 3.0, 20.0, 60.0)
 """By how much a machine's clock runs past its deadline before it is told, seconds."""
+LEAD = 3
+"""Seals by which a liar may be ahead of all honest peers: alone it would go on for ever."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,18 @@ class Judge:
 
 @dataclass(eq=False)
 class Node:
-    """An honest peer, or one face of a liar. ``clock``: its own monotonic seconds."""
+    """An honest peer, or one face of a liar. ``ahead``: by how much its clock is ahead of the others', seconds."""
 
     peer: PeerId
     honest: bool
     machine: Machine
-    clock: float = 0.0
+    ahead: float = 0.0
     group: int = 0
     inbox: deque[tuple[PeerId, str, Any]] = field(default_factory=deque)
+    said: set[Hash] = field(default_factory=set)
+    """Statements passed on, so that a flood ends."""
     had: set[Hash] = field(default_factory=set)
+    """Statements on their way to it or taken in: a second copy would tell it nothing."""
     training: Train | None = None
     journal: dict[tuple[str, bytes], Statement] = field(default_factory=dict)
     saved: Sealed | None = None
@@ -141,6 +147,7 @@ class Arena:
     """``count`` founders, the last ``liars`` of whom lie, at the mercy of the adversary that ``seed`` makes."""
 
     def __init__(self, seed: int, count: int, liars: int, *, faces: int = 3, anchor: Callable[[Head], Head] | None = None):
+        self.bound = 3 * liars < count
         self.draw = Random(seed)
         self.scope = IdealScope(b"b" * 32, "model")
         peers = [peer_id(digest(b"byzantine", bytes([number]))) for number in range(count)]
@@ -156,7 +163,7 @@ class Arena:
         self.over = False
         """The liars hold a third of the weight in a table that an honest peer builds on: nothing is promised."""
         self.act = Act(0, 0.0, 0.0, frozenset(), frozenset())
-        self._seen: set[Hash] = set()
+        self.time = 0.0
 
     @property
     def honest(self) -> list[Node]:
@@ -191,6 +198,7 @@ class Arena:
         node.machine = self._machine(node.peer, saved, signed)
         node.inbox.clear()
         node.had.clear()
+        node.said.clear()
         node.training = None
         self._wake(node)
 
@@ -202,18 +210,29 @@ class Arena:
         """A liar's signature, for anything."""
         return self.scope.state(liar, body, _no_key)
 
-    def tick(self, node: Node) -> None:
-        """Fire a machine's timers, late if the adversary likes."""
-        if node.machine.deadline() < float("inf"):
-            node.clock = max(node.clock, node.machine.deadline()) + self.draw.choice(JUMPS)
-        self._call(node, partial(node.machine.tick, node.clock))
+    def tick(self, node: Node, *, late: float = 0.0) -> None:
+        """Run one machine's clock to its deadline, or past it, and tell it."""
+        node.ahead = max(node.ahead, node.machine.deadline() - self.time) + late
+        self._call(node, node.machine.tick)
+
+    def wait(self, active: Sequence[Node]) -> None:
+        """Let time pass for everybody until somebody's timer fires."""
+        node = min(active, key=lambda each: each.machine.deadline() - each.ahead)
+        self.time = max(self.time, node.machine.deadline() - node.ahead)
+        self._call(node, node.machine.tick)
 
     def _step(self) -> None:
         draw = self.draw
-        active = [node for node in self.nodes if node.group >= 0]
+        ceiling = max(node.machine.head.round for node in self.honest) + LEAD
+        active = [node for node in self.nodes if node.group >= 0 and node.machine.head.round <= ceiling]
         busy = [node for node in active if node.inbox or node.training]
-        if not busy or draw.random() < self.act.haste:
-            self.tick(draw.choice(active))
+        if not active:
+            return
+        if draw.random() < self.act.haste:
+            self.tick(draw.choice(active), late=draw.choice(JUMPS))
+            return
+        if not busy:
+            self.wait(active)
             return
         node = draw.choice(busy)
         if node.training is not None and (not node.inbox or draw.random() < 0.3):
@@ -223,14 +242,15 @@ class Arena:
             node.inbox.rotate(-draw.randrange(len(node.inbox)))
         sender, kind, payload = node.inbox.popleft()
         if draw.random() < self.act.drop:
+            if kind == "statement":
+                node.had.discard(payload.hash)
             if draw.random() < 0.5:
                 self.held.append((node, (sender, kind, payload)))
             return
-        node.clock += 0.01
         if kind == "statement":
-            self._call(node, partial(node.machine.receive, payload, sender, node.clock))
+            self._call(node, partial(node.machine.receive, payload, sender))
         else:
-            self._call(node, partial(node.machine.payload, sender, kind, payload, node.clock))
+            self._call(node, partial(node.machine.payload, sender, kind, payload))
 
     def _release(self) -> None:
         """Of what was held back some comes late, some never, some even later."""
@@ -245,12 +265,14 @@ class Arena:
 
     def _send(self, node: Node, to: PeerId, kind: str, payload: Any) -> None:
         for other in self.nodes:
-            if other.peer != to or other is node:
+            if other.peer != to or other is node or (kind == "statement" and payload.hash in other.had):
                 continue
             name = payload.body.kind if kind == "statement" else kind
             deaf = id(other) in self.act.deaf and name in self.act.hidden
             if other.group == node.group and not deaf:
                 other.inbox.append((node.peer, kind, payload))
+                if kind == "statement":
+                    other.had.add(payload.hash)
             elif other.honest:
                 self.held.append((other, (node.peer, kind, payload)))
 
@@ -264,32 +286,35 @@ class Arena:
 
     def _wake(self, node: Node) -> None:
         drift = node.saved.drift if node.saved else None
-        self._call(node, partial(node.machine.start, node.clock, drift))
+        self._call(node, partial(node.machine.start, drift=drift))
         for other in self.peers:
             if other != node.peer:
-                self._call(node, partial(node.machine.welcome, other, node.clock))
+                self._call(node, partial(node.machine.welcome, other))
 
     def _train(self, node: Node) -> None:
         effect, node.training = cast("Train", node.training), None
         seed = int.from_bytes(digest(node.peer.encode(), effect.parent)[:4], "big") + node.group * (not node.honest)
         drift = effect.drift + np.random.default_rng(seed).standard_normal(len(effect.base), dtype=np.float32)
-        self._call(node, partial(node.machine.trained, effect.parent, Window(drift, 1, 1), node.clock))
+        self._call(node, partial(node.machine.trained, effect.parent, Window(drift, 1, 1)))
 
-    def _call(self, node: Node, method: Callable[[], list[Effect]]) -> None:
+    def _call(self, node: Node, method: Callable[..., list[Effect]]) -> None:
         try:
-            effects = deque(method())
+            effects = deque(method(now=self._now(node)))
         except RemoteError:
             return
         while effects:
             effects.extend(self._do(node, effects.popleft()))
+
+    def _now(self, node: Node) -> float:
+        return self.time + node.ahead
 
     def _do(self, node: Node, effect: Effect) -> Sequence[Effect]:
         match effect:
             case Sign(body):
                 return self._sign(node, body)
             case Flood(statement, source):
-                if statement.hash not in node.had:
-                    node.had.add(statement.hash)
+                if statement.hash not in node.said:
+                    node.said.add(statement.hash)
                     for to in self.peers:
                         if to not in {node.peer, source}:
                             self._send(node, to, "statement", statement)
@@ -298,7 +323,7 @@ class Arena:
                 statement_ = self.scope.decode(data, sender=node.peer) if kind == "statement" else data
                 self._send(node, to, kind, statement_)
             case Work(_, _, _, run):
-                return node.machine.done(effect, run(), node.clock)
+                return node.machine.done(effect, run(), self._now(node))
             case Train():
                 node.training = effect
             case Sealed(head):
@@ -311,12 +336,14 @@ class Arena:
 
     def _sealed(self, node: Node, effect: Sealed, head: Head) -> None:
         node.had.clear()
+        node.said.clear()
         if node.honest:
             node.saved = effect
             self.judge.adopted(head)
+            self._tempt(node, lambda: Ready(head.view + 1, head.seal, head.view, (), b"", 0, ()))
             table = head.table
             whole = table.lasting(table.members, head.round)
-            self.over = self.over or 3 * table.lasting(self.liars, head.round) >= whole
+            self.over = self.over or (self.bound and 3 * table.lasting(self.liars, head.round) >= whole)
 
     def _sign(self, node: Node, body: Body) -> Sequence[Effect]:
         slot = (body.kind, body.slot())
@@ -326,26 +353,21 @@ class Arena:
             node.journal[slot] = statement
             self.judge.signed(statement)
         if isinstance(body, Seal):
-            self._tempt(self.judge.proposed(body), body, node)
+            name, view = self.judge.proposed(body), body.view
+            self._tempt(node, lambda: Vote(view, name))
         try:
-            return node.machine.receive(statement, None, node.clock)
+            return node.machine.receive(statement, None, self._now(node))
         except RemoteError:
             return ()
 
-    def _tempt(self, name: Hash, body: Seal, near: Node) -> None:
-        """Liars vote for every seal there is and are ready on top of it, as far as its proposer's half hears them."""
-        if name in self._seen:
-            return
-        self._seen.add(name)
+    def _tempt(self, near: Node, make: Callable[[], Body]) -> None:
+        """Liars say more of what ``near`` likes to hear, to its half alone."""
         for liar in self.liars:
-            said = [Vote(body.view, name), Ready(body.view + 1, name, body.view, (), b"", 0, ())]
-            for each in said:
-                statement = self.lie(liar, each)
+            if self.draw.random() < 0.6:
+                statement = self.lie(liar, make())
                 for node in self.honest:
                     if node.group == near.group:
                         node.inbox.append((liar, "statement", statement))
-                    else:
-                        self.held.append((node, (liar, "statement", statement)))
 
 
 def _no_key(_raw: bytes) -> bytes:

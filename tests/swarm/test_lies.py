@@ -1,4 +1,4 @@
-"""One of four lies in place of what it should say: nobody is misled, and the liar is the one named."""
+"""One of four lies in place of what it should say: it is the one named, and the round goes on without its word."""
 
 from __future__ import annotations
 
@@ -24,16 +24,33 @@ from protocols.messages import (
 )
 from protocols.payloads import Piece, Pieces
 from protocols.round.exchange import part_sizes
-from tests.swarm.crowd import SCOPE, VALUES, Outcome, first_head, identities, run, state
+from protocols.turns import coordinator
+from tests.swarm.crowd import (
+    PART,
+    SCOPE,
+    VALUES,
+    Outcome,
+    first_head,
+    identities,
+    lying,
+    run,
+    signed_kinds,
+    state,
+    until,
+    world,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from peer.identity import Identity
     from protocols.messages import Body
+    from protocols.round.effects import Record
 
-SIZES = part_sizes(get_codec("float32"), VALUES)
+SIZES = part_sizes(get_codec("float32"), VALUES, PART)
 LOST = Hash(b"?" * 32)
+STRANGER = identities(9)[-1].peer
+EVERYBODY = tuple(each.peer for each in identities(4))
 
 
 @cache
@@ -71,17 +88,24 @@ def others(outcome: Outcome, role: str) -> list[Any]:
 def named(outcome: Outcome, role: str) -> set[str]:
     """What honest peers say; they must say it of the liar alone, and hang up on nobody else."""
     who = liar(role).peer
-    assert outcome.swarm.hung_up <= {(who, who)}
+    honest_ones = {peer.peer for peer in others(outcome, role)}
+    refused = [each for each in outcome.world.refused if each[0] in honest_ones]
+    assert {(sender, error.peer) for _, sender, error in refused} <= {(who, who)}
     assert {peer for peer, _ in outcome.troubles(but=who)} <= {who}
-    return {text for _, text in outcome.refusals()} | {text for _, text in outcome.troubles(but=who)}
+    return {error.text for _, _, error in refused} | {text for _, text in outcome.troubles(but=who)}
 
 
-def stuck(outcome: Outcome, role: str, words: str) -> None:
-    """No honest peer sealed anything, and all that was said contains ``words``."""
-    assert not any(peer.sealed for peer in others(outcome, role))
+def recovers(outcome: Outcome, role: str, words: str, *, view: int) -> Record:
+    """All that was said contains ``words``, and every honest peer sealed everybody's update in ``view``."""
     texts = named(outcome, role)
-    assert texts
+    assert bool(texts) == bool(words)
     assert all(words in text for text in texts), texts
+    seals = {tuple(each.head.seal for each in peer.sealed) for peer in others(outcome, role)}
+    assert len(seals) == 1 and len(*seals) == 1
+    record: Record = others(outcome, role)[0].sealed[0].record
+    assert not record.void and record.view == view
+    assert len(record.contributors) == 4, "the work of an earlier view is kept"
+    return record
 
 
 # --- Grams -----------------------------------------------------------------------------------------
@@ -111,16 +135,24 @@ GRAMS: dict[str, tuple[str, Callable[[Gram], Gram]]] = {
     "no numbers": ("0 numbers for 4", lambda gram: replace(gram, gram=())),
     "no bitmap": ("bitmap", lambda gram: replace(gram, have=b"")),
     "a longer bitmap": ("bitmap", lambda gram: replace(gram, have=gram.have + b"\x00")),
-    "nobody was there": ("leaves out", lambda gram: replace(gram, have=bytes(len(gram.have)))),
-    "one was not there": ("leaves out", lambda gram: replace(gram, have=bytes([gram.have[0] & 0x7F]) + gram.have[1:])),
+    "nobody was there": ("has nothing of", lambda gram: replace(gram, have=bytes(len(gram.have)))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAMS)
 def test_a_gram_that_no_honest_reducer_sends_is_refused(name: str) -> None:
-    """Also those that would make the rule fail on every machine: no weight left, or sums beyond the limit."""
+    """Also those that would make the rule fail on every machine. Its parts go to others within the same view."""
     words, change = GRAMS[name]
-    stuck(lie("reducer", _gram(change)), "reducer", words)
+    record = recovers(lie("reducer", _gram(change)), "reducer", words, view=1)
+    assert liar("reducer").peer not in record.owners
+    assert record.reason == "without 1 reducers that did not serve"
+
+
+def test_a_reducer_that_calls_nobody_present_is_put_out() -> None:
+    """A Gram that fits together, and denies everybody's parts."""
+    empty = _gram(lambda gram: replace(gram, have=bytes(len(gram.have)), gram=(0.0,) * len(gram.gram)))
+    record = recovers(lie("reducer", empty), "reducer", "", view=1)
+    assert liar("reducer").peer not in record.owners
 
 
 # --- freezes ---------------------------------------------------------------------------------------
@@ -130,24 +162,22 @@ FREEZES: dict[str, tuple[str | None, Callable[[Freeze], Freeze]]] = {
     "no grams": ("other than one gram", lambda freeze: replace(freeze, grams=())),
     "a gram twice": ("other than one gram", lambda freeze: replace(freeze, grams=freeze.grams[:1] + freeze.grams)),
     "another order": ("other than one gram", lambda freeze: replace(freeze, grams=freeze.grams[::-1])),
-    "another roster": ("other than one gram", lambda freeze: replace(freeze, roster=LOST)),
+    "another roster": (None, lambda freeze: replace(freeze, roster=LOST)),
     "a foreign gram": (None, lambda freeze: replace(freeze, grams=(LOST, *freeze.grams[1:]))),
-    "a later view": (None, lambda freeze: replace(freeze, view=freeze.view + 1)),
+    "a later view": ("out of turn", lambda freeze: replace(freeze, view=freeze.view + 1)),
+    "nobody left to reduce": ("without reducers", lambda freeze: replace(freeze, out=EVERYBODY)),
+    "a stranger put out": ("put one out that there is not", lambda freeze: replace(freeze, out=(STRANGER,))),
+    "one put out twice": ("put one out that there is not", lambda freeze: replace(freeze, out=EVERYBODY[:1] * 2)),
 }
 
 
 @pytest.mark.parametrize("name", FREEZES)
 def test_a_freeze_of_anything_but_one_gram_of_each_reducer_is_refused(name: str) -> None:
+    """One that may only be early (None) waits without a word. The next coordinator freezes the same Grams."""
     words, change = FREEZES[name]
     outcome = lie("coordinator", lambda body: change(body) if isinstance(body, Freeze) else None)
-    if words is not None:
-        stuck(outcome, "coordinator", words)
-        return
-    # Perhaps the Gram it names is only late: it waits, and the peer says for whom.
-    assert named(outcome, "coordinator") == set()
-    assert not any(peer.sealed for peer in others(outcome, "coordinator"))
-    for peer in others(outcome, "coordinator"):
-        assert peer.machine.waiting() == ("exchange", [liar("coordinator").peer])
+    record = recovers(outcome, "coordinator", words or "", view=2)
+    assert record.owners == honest().peers[0].sealed[0].record.owners
 
 
 # --- results ---------------------------------------------------------------------------------------
@@ -155,7 +185,8 @@ def test_a_freeze_of_anything_but_one_gram_of_each_reducer_is_refused(name: str)
 
 def test_results_that_are_not_what_was_signed_are_refused() -> None:
     outcome = lie("reducer", lambda body: replace(body, root=LOST) if isinstance(body, Result) else None)
-    stuck(outcome, "reducer", "is not what")
+    record = recovers(outcome, "reducer", "is not what", view=1)
+    assert liar("reducer").peer not in record.owners
 
 
 @pytest.mark.parametrize(("value", "words"), [(np.nan, "not finite"), (np.inf, "not finite"), (2.0**100, "larger")])
@@ -167,6 +198,8 @@ def test_results_that_would_spoil_the_state_are_refused(value: float, words: str
     def bend(_to: PeerId, kind: str, payload: bytes) -> list[tuple[str, bytes]] | None:
         if kind == "results":
             frame = Pieces.decode(payload, SIZES, sender="test")
+            if frame.maker != who.peer:
+                return None
             tree = signed[frame.core]
             pieces = [
                 Piece(each.index, _bad(each.index, value), tree.path(place)) for place, each in enumerate(frame.pieces)
@@ -180,9 +213,10 @@ def test_results_that_would_spoil_the_state_are_refused(value: float, words: str
         core = statement.body.freeze
         leaves = [merkle.result_leaf(core, index, digest(_bad(index, value))) for index in owned]
         signed[core] = merkle.Tree(leaves)
-        return [(kind, state(Result(core, signed[core].root), who))]
+        return [(kind, state(Result(core, (), signed[core].root), who))]
 
-    stuck(run(4, bend=(who.peer, bend)), "reducer", words)
+    record = recovers(run(4, bend=(who.peer, bend)), "reducer", words, view=1)
+    assert liar("reducer").peer not in record.owners
 
 
 def _bad(index: int, value: float) -> bytes:
@@ -190,8 +224,8 @@ def _bad(index: int, value: float) -> bytes:
 
 
 def test_results_of_who_reduces_nothing_are_refused() -> None:
-    """With 2 values there is one part and one owner; the others' results are lies."""
-    clean = run(4, values=300)
+    """There is one part and one owner; the others' results are lies."""
+    clean = run(4, values=PART)
     owner = clean.peers[0].sealed[0].record.owners[0]
     who = next(each for each in identities(4) if each.peer != owner)
 
@@ -201,12 +235,10 @@ def test_results_of_who_reduces_nothing_are_refused() -> None:
             return [(kind, payload), (kind, state(body, who))]
         return [(kind, payload), (kind, state(body, who))] if isinstance(body, Result) else None
 
-    outcome = run(4, values=300, bend=(who.peer, bend))
-    assert outcome.chains()[:1] == clean.chains()[:1]
-    assert outcome.swarm.hung_up <= {(who.peer, who.peer)}
-    texts = {text for _, text in outcome.refusals()}
-    assert texts <= {"gram from a peer that reduces nothing", "result from a peer that reduces nothing"}
-    assert texts
+    outcome = run(4, values=PART, bend=(who.peer, bend))
+    assert outcome.chains() == clean.chains()
+    assert outcome.hung_up() == {(who.peer, who.peer)}
+    assert {text for _, text in outcome.refusals()} == {"gram from a peer that reduces nothing"}
 
 
 # --- seals and votes -------------------------------------------------------------------------------
@@ -215,28 +247,38 @@ def test_results_of_who_reduces_nothing_are_refused() -> None:
 def _seal_changes(seal: Seal) -> dict[str, Any]:
     line = seal.contributions[0]
     return {
-        "parent": LOST,
         "round": seal.round + 1,
         "roster": LOST,
         "freeze": LOST,
         "grams": seal.grams[::-1],
         "contributions": (replace(line, weight=line.weight * (1 + 2**-52)), *seal.contributions[1:]),
         "results": seal.results[::-1],
+        "out": seal.out + (seal.contributions[0].peer,),
+        "lost": (seal.contributions[0].peer,),
         "table": LOST,
         "state": LOST,
     }
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Seal) if field.name != "view"])
+@pytest.mark.parametrize("name", [field.name for field in fields(Seal) if field.name not in {"view", "parent"}])
 def test_a_seal_with_any_field_changed_gets_no_vote(name: str) -> None:
     def change(body: Body) -> Body | None:
         return replace(body, **{name: _seal_changes(body)[name]}) if isinstance(body, Seal) else None
 
     outcome = lie("coordinator", change)
-    stuck(outcome, "coordinator", f"proposes a seal that differs in {name}")
+    recovers(outcome, "coordinator", f"proposes a seal that differs in {name}", view=2)
     for peer in others(outcome, "coordinator"):
         assert len(peer.troubles) == 1
-        assert not any(each.body.kind == "vote" for each in peer._signed.values())
+        assert "vote" not in signed_kinds(peer, 1)
+        assert "vote" in signed_kinds(peer, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"parent": LOST}, ""), ({"view": 2}, "proposed a seal for view 2 out of turn")]
+)
+def test_a_seal_for_another_place_gets_no_vote(changes: dict[str, Any], words: str) -> None:
+    outcome = lie("coordinator", lambda body: replace(body, **changes) if isinstance(body, Seal) else None)
+    recovers(outcome, "coordinator", words, view=2)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +296,7 @@ def test_a_contributors_line_is_recomputed_too(change: Callable[[Contribution], 
             return None
         return replace(body, contributions=(change(body.contributions[0]), *body.contributions[1:]))
 
-    stuck(lie("coordinator", bent), "coordinator", "proposes a seal that differs in contributions")
+    recovers(lie("coordinator", bent), "coordinator", "proposes a seal that differs in contributions", view=2)
 
 
 def test_a_zero_with_a_sign_is_another_seal() -> None:
@@ -273,9 +315,7 @@ def test_a_zero_with_a_sign_is_another_seal() -> None:
     outcome = run(4, newcomers=newcomers, bend=(who.peer, bend))
     shown = {(peer, text) for peer, text in outcome.troubles(but=who.peer)}
     assert shown == {(who.peer, "proposes a seal that differs in contributions")}
-    assert not any(
-        each.body.kind == "vote" for peer in others(outcome, "coordinator") for each in peer._signed.values()
-    )
+    assert not any("vote" in signed_kinds(peer, 1) for peer in others(outcome, "coordinator"))
 
 
 @pytest.mark.parametrize("role", ["reducer", "coordinator"])
@@ -288,43 +328,58 @@ def test_a_vote_for_another_seal_counts_for_nothing(role: str) -> None:
 
 
 def test_two_votes_of_four_are_no_quorum() -> None:
+    """The silent two know their own vote as well, which makes three; the others give the view up."""
     silent = {each.peer for each in identities(2)}
 
     def bend(_to: PeerId, kind: str, payload: bytes) -> list[tuple[str, bytes]] | None:
         statement = SCOPE.decode(payload, sender="test") if kind == "statement" else None
         return [] if statement and isinstance(statement.body, Vote) and statement.peer in silent else None
 
-    outcome = run(4, bend=(None, bend))
-    # The silent two know their own vote as well, which makes three.
-    assert {peer.peer for peer in outcome.peers if peer.sealed} == silent
+    made = world(4)
+    lying(made, None, bend)
+    made.begin()
+    until(made, lambda: sum(bool(peer.sealed) for peer in made.peers.values()) == 2)
+    until(made, lambda: any(peer.machine.view == 2 for peer in made.peers.values() if peer.peer not in silent))
+    assert {peer.peer for peer in made.peers.values() if peer.sealed} == silent
 
 
 # --- commits and readys that would make an honest coordinator look like a liar ----------------------
 
 
-def test_two_commits_of_one_peer_do_not_discredit_the_coordinator() -> None:
-    """Each commit is seen by a third, no roster can hold both: nobody may propose one that lacks either."""
-    who = liar("reducer")
-    rest = [each.peer for each in identities(4) if each.peer not in (who.peer, liar("coordinator").peer)]
+class TwoCommits:
+    """Frames of a liar whose second commit goes to one peer in place of the first, and whose ready names both."""
 
-    def bend(to: PeerId, kind: str, payload: bytes) -> list[tuple[str, bytes]] | None:
+    def __init__(self, founders: int, to: int) -> None:
+        self.who, self.head = liar("reducer"), first_head(identities(founders))
+        rest = [each.peer for each in identities(founders) if each.peer not in (self.who.peer, self.turn())]
+        self.fooled = set(rest[:to])
+        self.other = Commit(self.head.seal, LOST, (), 0, True)
+
+    def turn(self) -> PeerId:
+        """Who coordinates view 1."""
+        return coordinator(self.head.table, SCOPE, 1)
+
+    def __call__(self, to: PeerId, kind: str, payload: bytes) -> list[tuple[str, bytes]] | None:
         statement = SCOPE.decode(payload, sender="test") if kind == "statement" else None
-        if statement is None or statement.peer != who.peer:
+        if statement is None or statement.peer != self.who.peer:
             return None
         body = statement.body
-        other = Commit(first_head(identities(4)).seal, LOST, (), 0, True)
-        if isinstance(body, Commit) and to == rest[0]:
-            return [(kind, state(other, who))]
+        if isinstance(body, Commit) and to in self.fooled:
+            return [(kind, state(self.other, self.who))]
         if isinstance(body, Ready):
-            seen = {*body.commits, SCOPE.state(who.peer, other, who.sign).hash}
-            return [(kind, state(replace(body, commits=tuple(sorted(seen))), who))]
+            seen = {*body.commits, SCOPE.state(self.who.peer, self.other, self.who.sign).hash}
+            return [(kind, state(replace(body, commits=tuple(sorted(seen))), self.who))]
         return None
 
-    outcome = run(4, bend=(who.peer, bend))
+
+@pytest.mark.parametrize(("count", "fooled"), [(4, 1), (7, 3)])
+def test_who_signs_two_commits_takes_no_part_and_stops_nobody(count: int, fooled: int) -> None:
+    """Each commit may be seen by a third, and no roster can have both as rows: it names both as proof."""
+    bend = TwoCommits(count, fooled)
+    outcome = run(count, bend=(bend.who.peer, bend))
     assert not outcome.refusals(), "nobody hangs up on the coordinator"
-    shown = outcome.troubles(but=who.peer)
-    assert (who.peer, "signed two commits for one slot") in shown
-    assert {peer for peer, _ in shown} <= {who.peer, liar("coordinator").peer}
-    for peer in others(outcome, "reducer"):
-        texts = [each.text for each in peer.troubles if each.peer != who.peer]
-        assert texts in ([], ["cannot make a roster: a third of the members saw a commit that is not here"])
+    assert set(outcome.troubles(but=bend.who.peer)) == {(bend.who.peer, "signed two commits for one slot")}
+    honest_ones = [peer for peer in outcome.peers if peer is not outcome.world.peers[bend.who.peer]]
+    for peer in honest_ones:
+        assert [(each.record.view, each.record.void) for each in peer.sealed] == [(1, False)]
+        assert set(peer.sealed[0].record.contributors) == {each.peer for each in honest_ones}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from peer.virtual import World
 from protocols.outer import state_root
 from protocols.round.chain import check_head
 from protocols.tensors import PART_VALUES
@@ -44,5 +43,4 @@ def test_equal_seeds_give_equal_traces_and_others_do_not() -> None:
 
 def test_a_round_of_four_takes_its_training_and_a_few_seconds() -> None:
     """Windows take 5 s; nothing but the training waits for a clock."""
-    made: World = run(4, 3).world
-    assert made.clock.now < 3 * (5 + 2) + 15
+    assert run(4, 3).world.clock.now < 3 * (5 + 2) + 15
