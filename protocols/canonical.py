@@ -49,7 +49,7 @@ def unpack(raw: bytes, *, depth: int = 8, items: int = MAX_ITEMS) -> Value:
 
 def _sorted(value: Value) -> Value:
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
+        return {key: item if type(item := value[key]) in _SCALARS else _sorted(item) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [item if type(item) in _SCALARS else _sorted(item) for item in value]
     return value

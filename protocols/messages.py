@@ -7,8 +7,10 @@ on the wire. What makes a well-formed message *valid* is decided by the round ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from .canonical import pack
 from .ids import digest
 from .shapes import Check, boolean, data, hash32, identity, integer, list_of, real, record
 
@@ -46,7 +48,8 @@ class Record:
 
     def to_wire(self) -> dict[str, Value]:
         """The fields as msgpack values."""
-        return {name: _plain(getattr(self, name)) for name in self.checks}
+        values = {name: getattr(self, name) for name in self.checks}
+        return {name: value if type(value) in _SCALARS else _plain(value) for name, value in values.items()}
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
@@ -70,6 +73,9 @@ def _plain(value: object) -> Value:
     if isinstance(value, Record):
         return value.to_wire()
     return cast("Value", value)
+
+
+_SCALARS = frozenset((bool, int, float, str, bytes))
 
 
 def _view_slot(view: int) -> bytes:
@@ -316,6 +322,11 @@ class Seal(Body):
         "table": hash32,
         "state": hash32,
     }
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Its canonical bytes, which are hashed again and again."""
+        return pack(self.to_wire())
 
     @property
     def void(self) -> bool:

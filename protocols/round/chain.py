@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ..canonical import Value, pack
 from ..errors import RemoteError
 from ..ids import Hash, PeerId, digest
 from ..messages import MAX_VIEW, Seal, Vote
@@ -15,6 +14,7 @@ from ..table import Table, genesis, table_from_wire
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..canonical import Value
     from ..statements import Scope, Statement
 
 
@@ -34,7 +34,7 @@ class Head:
 
 def seal_hash(scope: Scope, body: Seal) -> Hash:
     """The seal's name: BLAKE3 of its body for this run and cell; no signatures inside (redteam.md 31)."""
-    return digest(b"seal", scope.run, scope.cell.encode(), pack(body.to_wire()))
+    return digest(b"seal", scope.run, scope.cell.encode(), body.packed)
 
 
 def seal_zero(scope: Scope, founders: Iterable[PeerId], state: Hash) -> Head:

@@ -63,10 +63,8 @@ class Task:
     grams: dict[PeerId, list[Statement]] = field(default_factory=dict)
     """At most two faces of each."""
     arrived: dict[PeerId, float] = field(default_factory=dict)
-    pushed: dict[int, PeerId] = field(default_factory=dict)
-    """To whom this peer has pushed its own parts."""
     delivered: Shares | None = None
-    """The division by which every one of them is pushed."""
+    """The division by which every one of this peer's parts is pushed."""
     summed: bool = False
     froze: tuple[int, int] = (0, 0)
     """View and revision of the freeze that counts."""
@@ -137,6 +135,10 @@ class Round:
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     second: dict[PeerId, Statement] = field(default_factory=dict)
     """Another commit of whoever signed two; it takes no part unless a roster that holds one alone is known."""
+    pushed: set[tuple[PeerId, int]] = field(default_factory=set)
+    """(to whom, part) of all that this peer has pushed: it stays good when other reducers are put out."""
+    taken: float = 0.0
+    """When the cast in force was taken."""
     cast: Cast | None = None
     roster: Statement | None = None
     """The statement that ``cast`` comes from."""
@@ -193,8 +195,7 @@ class Context:
         self.legs: list[Leg] = []
         self.training: Training | None = None
         self.finishing = False
-        self.view = self.head.view + 1
-        self.signed_view = 0
+        self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
         self.readys: dict[PeerId, dict[int, Statement]] = {}
         self.votes: dict[PeerId, dict[int, Statement]] = {}
@@ -206,13 +207,13 @@ class Context:
         self.gone: dict[PeerId, float] = {}
         self.missed: dict[Hash, set[PeerId]] = {}
         self.served: Counter[tuple[PeerId, Hash]] = Counter()
-        self.beats = 0
-        self.last_mark = b""
+        self.beats, self.last_mark = 0, b""
         self.told: dict[PeerId, bytes] = {}
         self.agreed: dict[PeerId, bytes] = {}
         self.answered: dict[PeerId, float] = {}
         self.caught_up: dict[PeerId, tuple[Hash, float]] = {}
         self.strange: dict[PeerId, tuple[Hash, float]] = {}
+        """Neighbours on unknown heads, and since when; forgotten as this peer's own head moves."""
         self.replied: dict[PeerId, float] = {}
         self.lost_heads: dict[Hash, float] = {}
         self.snapshots: dict[Hash, Donation] = {}

@@ -156,14 +156,13 @@ class Inbox:
 
     def rows(self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None) -> Rows:
         """What is here of these parts; with ``wanted`` [rows, all parts] only what that names."""
-        roots = [cast_.commit(row).root for row in cast_.rows]
         order = tuple(indices)
         return Rows(
             order,
             tuple(
                 tuple(
                     self._parts.get((root, index)) if wanted is None or wanted[row, index] else None
-                    for row, root in enumerate(roots)
+                    for row, root in enumerate(cast_.roots)
                 )
                 for index in order
             ),
@@ -175,8 +174,7 @@ class Inbox:
         """By contributor, the parts among ``indices`` (and in ``wanted``) that are not here."""
         out: dict[PeerId, list[int]] = {}
         order = list(indices)
-        for row, peer in enumerate(cast_.rows):
-            root = cast_.commit(peer).root
+        for row, (peer, root) in enumerate(zip(cast_.rows, cast_.roots, strict=True)):
             lacks = [k for k in order if (root, k) not in self._parts and (wanted is None or wanted[row, k])]
             if lacks:
                 out[peer] = lacks

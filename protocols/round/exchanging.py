@@ -11,7 +11,7 @@ from .effects import Push
 from .exchange import make_gram, pushes
 from .reduction import check_gram, counted, denies, freeze_core, presence, read_freeze
 from .results import Results
-from .rostering import revise
+from .rostering import gram_due, revise
 from .shares import Shares
 from .timing import reduce_time
 from .views import allow, is_gone
@@ -48,9 +48,9 @@ def _deliver(ctx: Context, task: Task) -> None:
     task.delivered = shares
     by: dict[PeerId, list[int]] = {}
     for index, (owner, _) in enumerate(shares.holders):
-        if task.pushed.get(index) != owner:
+        if (owner, index) not in ctx.round.pushed:
             by.setdefault(owner, []).append(index)
-            task.pushed[index] = owner
+            ctx.round.pushed.add((owner, index))
     order = sorted(by)
     start = sum(ctx.me > each for each in order)
     for owner in (*order[start:], *order[:start]):
@@ -122,17 +122,16 @@ def _try_freeze(ctx: Context, task: Task, now: float) -> None:
     if task.applied or f"freeze {current.view}" in ctx.round.asked:
         return
     if task.results is not None:  # frozen in an earlier view: the work stays good
-        ctx.round.asked.add(f"freeze {current.view}")
-        hashes = task.frozen.grams if task.frozen else ()
-        if hashes:
-            ctx.sign(Freeze(current.view, 0, cast_.core, hashes, task.results.shares.out))
+        if task.frozen is not None:
+            ctx.round.asked.add(f"freeze {current.view}")
+            ctx.sign(Freeze(current.view, 0, cast_.core, task.frozen.grams, task.results.shares.out))
         return
     late = {each for each in cast_.working if each not in task.grams}
     deniers = {each for each in cast_.working if each in task.grams and _denies(ctx, task, each)}
     if deniers and len(deniers) < len(cast_.working) - len(late):
         late |= deniers
     if late and current.rev < MAX_REVISIONS:
-        patient = now < task.due + ctx.setting.timing.exchange
+        patient = now < gram_due(ctx, task)
         if not patient or all(each in deniers or is_gone(ctx, each, now) for each in late):
             revise(ctx, late)
         return

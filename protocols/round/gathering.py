@@ -14,7 +14,7 @@ from ..messages import MAX_LEGS, Commit, Leg
 from .context import Context, Training
 from .effects import Train, Window
 from .exchange import Encoded, encode_update, is_sound
-from .roster import newcomers_room
+from .roster import fits, newcomers_room
 from .views import is_gone, say_ready
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 def begin(ctx: Context, now: float) -> None:
     """Start the round on top of the head."""
     ctx.view = max(ctx.head.view + 1, ctx.signed_view)
+    signed = ctx.readys.get(ctx.me, {}).get(ctx.view)
+    if signed is not None and not fits(signed, ctx.view, ctx.head):
+        ctx.view += 1  # on a chain that was left: of no use to anybody on this one
     ctx.round = ctx.new_round()
     for name in ("view", "propose", "grams", "gram", "results", "shrink", "grace"):
         ctx.timers.pop(name, None)
@@ -36,6 +39,12 @@ def begin(ctx: Context, now: float) -> None:
     if ctx.training is None:
         ctx.training = Training(ctx.head.seal, ctx.drift, now)
         ctx.emit(Train(ctx.head.seal, ctx.round.number, ctx.params, ctx.drift))
+
+
+def commit_untaken(ctx: Context, now: float) -> None:
+    """At the start of a round: who does not vote is not waited for, and commits at once what came too late before."""
+    if not ctx.votes_here and not ctx.finishing and ctx.legs and np.any(ctx.drift):
+        commit(ctx, now)
 
 
 def on_trained(ctx: Context, parent: Hash, window: Window, now: float) -> None:

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 QUIET_BEATS = 3
 """A digest that has not changed is sent again after so many beats: it may have been lost."""
-STRANGE_S = 4.0
-"""A neighbour that is still on an unknown head after this long is asked for its chain."""
-COMING_S = 60.0
-"""The same where that head is a proposal whose bytes are on their way here."""
 CATCH_UP_S = 4.0
 """A neighbour that is behind is told the next round this often."""
 ANSWER_S = 1.0
@@ -48,6 +44,12 @@ def beat(ctx: Context, now: float) -> None:
 def tell(ctx: Context, peer: PeerId, *, again: bool) -> None:
     """Tell a neighbour what is held here."""
     ctx.push(peer, "have", Have(ctx.head.seal, ctx.head.view, ctx.known.prints, again).encode())
+
+
+def press_on(ctx: Context) -> None:
+    """This peer got a round further: neighbours that are ahead are asked for the next one at once."""
+    for peer in sorted(ctx.strange):
+        tell(ctx, peer, again=False)
 
 
 def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
@@ -94,10 +96,9 @@ def _other_head(ctx: Context, sender: PeerId, head: Hash, now: float) -> None:
     """A neighbour is far behind, or on something unknown here, and is asked for it."""
     if ctx.chain.position(head) is not None:
         return  # far behind: it will ask
-    before = ctx.strange.get(sender)
-    if before is None or before[0] != head:
+    first, since = ctx.strange.setdefault(sender, (head, now))
+    if ctx.chain.position(first) is not None:
+        ctx.strange[sender] = (head, now)  # it is only a little ahead; on another chain, both may go on for ever
+    elif now - since >= syncing.patience(ctx, head):
         ctx.strange[sender] = (head, now)
-        return
-    patience = COMING_S if head in ctx.round.proposals and not ctx.diverged else STRANGE_S
-    if now - before[1] >= patience:
         syncing.ask(ctx, sender, head, now)

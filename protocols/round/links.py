@@ -11,8 +11,9 @@ Fork choice (5.12): two branches part at a common ancestor E with table T.
    after that seal, with it as head, by ``Table.holds`` under its own table. On top of a shrink seal one key can certify
    any table it likes, so the proof counts for others only where the seal is *firm*: from E on, each firm seal was voted
    for by more than 2/3 of the voters and lost of the firm one before, E being the first.
-2. A branch with a seal that more than 2/3 of T's voters and lost voted for beats one without. Both: the one whose
-   highest such seal has the higher view; that is the head which a quorum of readys would name.
+2. A branch with a seal that more than 2/3 of T's voters, or of its voters and lost, voted for beats one without. Both:
+   the one whose highest such seal has the higher view; that is the head which a quorum of readys would name. Were the
+   lost always counted in the whole, an older seal with a few votes more would draw peers away from a final one.
 3. More weight of T's voters and lost at the first seals above E. Who voted for both counts for both, which is for
    neither: to count it for its later vote alone could go round in circles among three branches. Then the higher view.
 4. The smaller hash of the first seal.
@@ -45,6 +46,9 @@ KEEP = 64
 """Newest seals that are kept with their certificates and tables."""
 REMEMBERED = 4096
 """Newest seals whose hash and voters are remembered."""
+MAX_STEP = 1 << 20
+"""Views for each round that is shown: years of failed ones. A key that goes on alone (5.10) must not lead whoever
+follows it to the end of all views, below which it would never vote again."""
 _DENSE = 16
 _SHRINKS = 8
 """Newest shrink seals whose parents stand in a locator: where forks begin."""
@@ -304,7 +308,8 @@ def _step(scope: Scope, parent: Head, link: Link, sender: str) -> Head:
     name = seal_hash(scope, body)
     child = body.parent == parent.seal
     what = f"seal {name.hex()[:12]} of round {body.round}"
-    if body.view <= parent.view or (body.round != parent.round + 1 if child else body.round < parent.round + 2):
+    rounds = body.round - parent.round
+    if (rounds != 1 if child else rounds < 2) or not 0 < body.view - parent.view <= rounds * MAX_STEP:
         raise RemoteError(sender, f"{what} does not follow round {parent.round}")
     if body.table != link.table.root:
         raise RemoteError(sender, f"{what} comes with another table")
@@ -360,7 +365,8 @@ def _surest(sure: Head, heads: Iterable[Head], *, doubt: bool) -> Head:
 
 def _rank(heads: Sequence[Head], fork: Head) -> tuple[int, float, int, int]:
     table, first = fork.table, heads[0]
-    highest = max((each.view for each in heads if table.holds(_voters(each), fork.round)), default=-1)
+    agreed = [each for each in heads if table.is_quorum(_voters(each)) or table.holds(_voters(each), fork.round)]
+    highest = max((each.view for each in agreed), default=-1)
     return highest, table.lasting(_voters(first), fork.round), first.view, -int.from_bytes(first.seal, "big")
 
 

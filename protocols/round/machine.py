@@ -44,7 +44,7 @@ _TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "grace": gathering.on_grace,
     "view": views.give_up,
     "propose": lambda ctx, now: rostering.try_roster(ctx, now, settled=True),
-    "shrink": lambda ctx, now: rostering.try_shrink(ctx),
+    "shrink": rostering.try_shrink,
     "gone": views.on_gone,
     "chase": serving.chase,
     "digest": gossip.beat,
@@ -268,6 +268,8 @@ class Machine:
                 ctx.moved, ctx.stirred = False, True
                 self._pool.grow_older()
                 gathering.begin(ctx, now)
+                gathering.commit_untaken(ctx, now)
+                gossip.press_on(ctx)
                 views.try_final(ctx)
                 views.move_up(ctx, now)
             if not ctx.stirred:

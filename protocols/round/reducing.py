@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..drift import settle
 from ..messages import MAX_REDUCERS, MAX_REVISIONS, Freeze, Result
-from ..payloads import Piece, Pieces
+from ..payloads import MAX_PIECES, Piece, Pieces, Want
 from .effects import Push
 from .exchanging import lacks, task_of
 from .reduction import Applied, Reduced, apply_update, reduce_parts
@@ -81,6 +81,8 @@ def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     ctx.accept(statement, source)
     if statement.peer == ctx.me:
         _publish(ctx, task, share)
+    elif ctx.me not in takers(ctx, task):
+        ctx.push(statement.peer, "want", Want(task.results.core, tuple(task.shares.parts[share][:MAX_PIECES])).encode())
     return True
 
 
@@ -107,7 +109,7 @@ def _pieces(reduced: Reduced) -> tuple[Piece, ...]:
 
 
 def takers(ctx: Context, task: Task) -> set[PeerId]:
-    """Who gets result bytes: whoever committed, and the voters."""
+    """Who gets result bytes unasked: whoever committed, and the voters."""
     return {*task.cast.commits, *ctx.head.table.voters}
 
 

@@ -58,31 +58,34 @@ class Results:
                 self._put(piece)
 
     def add(self, sender: PeerId, frame: Pieces) -> None:
-        """Keep result parts; raises RemoteError naming the sender.
+        """Keep result parts; raises RemoteError naming the reducer that sent them.
 
-        Those whose root is not known yet wait, one a part, if they come from their reducer itself.
+        What others pass on and does not fit is no fault of theirs: the reducer may have signed two roots. Those whose
+        root is not known yet wait, one a part, if they come from their reducer itself.
         """
         for piece in frame.pieces:
             share = self.shares.holders[piece.index]
             root = self.roots.get(share)
             if share[0] != frame.maker or self._data[piece.index] is not None:
                 continue
-            if root is not None:
+            if root is not None and (sender == frame.maker or self._fits(piece, root)):
                 self._check(sender, piece, root)
                 self._put(piece)
-            elif sender == frame.maker:
+            elif root is None and sender == frame.maker:
                 self._early[piece.index] = piece
 
     def _put(self, piece: Piece) -> None:
         self._data[piece.index] = piece.data
         self._left -= 1
 
-    def _check(self, sender: PeerId, piece: Piece, root: Hash) -> None:
-        maker, _ = share = self.shares.holders[piece.index]
-        indices = self.shares.parts[share]
+    def _fits(self, piece: Piece, root: Hash) -> bool:
+        indices = self.shares.parts[self.shares.holders[piece.index]]
         leaf = merkle.result_leaf(self.core, piece.index, digest(piece.data))
-        place = indices.index(piece.index)
-        if not merkle.verify(root, leaf, index=place, count=len(indices), path=piece.path):
+        return merkle.verify(root, leaf, index=indices.index(piece.index), count=len(indices), path=piece.path)
+
+    def _check(self, sender: PeerId, piece: Piece, root: Hash) -> None:
+        maker, _ = self.shares.holders[piece.index]
+        if not self._fits(piece, root):
             raise RemoteError(sender, f"result {piece.index} is not what {maker} signed")
         try:
             values = self._decode(piece.index, piece.data)

@@ -55,6 +55,11 @@ class Cast:
         """What a contributor committed."""
         return cast("Commit", self.commits[peer].body)
 
+    @cached_property
+    def roots(self) -> tuple[Hash, ...]:
+        """What the rows committed to."""
+        return tuple(self.commit(each).root for each in self.rows)
+
     def owned(self, peer: PeerId) -> list[int]:
         """The parts a reducer owns, ascending."""
         return self._owned.get(peer, [])

@@ -10,6 +10,7 @@ from ..messages import MAX_REDUCERS, MAX_REVISIONS, Roster
 from ..payloads import Want
 from ..statements import Statement
 from ..turns import first_turn
+from . import syncing
 from .context import TASKS_KEPT, Task
 from .reduction import Applied
 from .roster import (
@@ -94,9 +95,8 @@ def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Ro
     if not any(table.weighs(each) for each in commits):
         return None
     named = unserved(ctx.head, attached)
-    before = current.cast.out if current.cast and current.cast.base == keep else ()
     absent = [each for each in commits if is_gone(ctx, each, now)]
-    for out in ({*named, *before, *absent}, {*named, *absent}, set(named)):
+    for out in ({*named, *absent}, set(named)):
         body = _roster(ctx, (*commits.values(), *proof), readys, tuple(sorted(out)[:MAX_REDUCERS]))
         if _leaves_reducers(ctx, body):
             return body
@@ -135,7 +135,7 @@ def _roster(
     )
 
 
-def try_shrink(ctx: Context) -> None:
+def try_shrink(ctx: Context, now: float) -> None:
     """Those who are left, after views without a quorum, go on without the rest; the first of them says so."""
     if ctx.round.barren < SHRINK_AFTER or ctx.round.ready != ctx.view or not ctx.votes_here:
         return
@@ -146,8 +146,20 @@ def try_shrink(ctx: Context) -> None:
         return
     if first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
         return
-    if ctx.once(f"roster {ctx.view}"):
+    if not _others_went_on(ctx, now) and ctx.once(f"roster {ctx.view}"):
         ctx.sign(replace(_roster(ctx, (), readys, ()), shrink=True))
+
+
+def _others_went_on(ctx: Context, now: float) -> bool:
+    """Whether a voter is here on an unknown head. Once a view its chain is asked for: it may have gone on before."""
+    here = sorted(each for each in ctx.strange if each in ctx.neighbours and ctx.head.table.stands(each))
+    if not here or not ctx.once(f"look {ctx.view}"):
+        return False
+    head = ctx.strange[here[0]][0]
+    ctx.lost_heads.pop(head, None)
+    syncing.ask(ctx, here[0], head, now)
+    ctx.set_timer("shrink", now + syncing.STALLED_S)
+    return True
 
 
 def revise(ctx: Context, late: set[PeerId]) -> None:
@@ -212,7 +224,7 @@ def _take(ctx: Context, cast_: Cast, statement: Statement, now: float) -> None:
     if not _fair(ctx, cast_, statement, now):
         current.unfair.add(cast_.view)
         ctx.trouble(cast_.coordinator, "put out a reducer that had served in time")
-    current.cast, current.roster, current.tally = cast_, statement, True
+    current.cast, current.roster, current.taken, current.tally = cast_, statement, now, True
     ctx.timers.pop("grace", None)
     ctx.set_timer("chase", now + ctx.setting.timing.chase)
     task = current.tasks[cast_.core]
@@ -231,7 +243,12 @@ def _take(ctx: Context, cast_: Cast, statement: Statement, now: float) -> None:
         ctx.set_timer("gram", task.due)
         ctx.ask_again(Want(cast_.core, tuple(mine)))
     if cast_.coordinator == ctx.me:
-        ctx.set_timer("grams", task.due + ctx.setting.timing.exchange)
+        ctx.set_timer("grams", gram_due(ctx, task))
+
+
+def gram_due(ctx: Context, task: Task) -> float:
+    """When the coordinator waits no longer for a Gram; work that a later view takes up again gets a little time."""
+    return max(task.due + ctx.setting.timing.exchange, ctx.round.taken + ctx.setting.timing.fair)
 
 
 def _fair(ctx: Context, cast_: Cast, statement: Statement, now: float) -> bool:

@@ -70,15 +70,21 @@ def _chase_parts(ctx: Context, task: Task) -> None:
 
 
 def _chase_results(ctx: Context, task: Task) -> None:
-    """Ask a result's reducer, and after two vain tries also neighbours, one after another."""
+    """Ask a result's reducer, and after two vain tries also neighbours, one after another.
+
+    One's own are asked of neighbours where they were signed before a restart.
+    """
     results = task.results
     if results is None or results.complete or not results.roots:
         return
-    missing = {peer: indices for peer, indices in results.missing().items() if peer != ctx.me}
+    missing = results.missing()
+    mine = missing.pop(ctx.me, [])
+    wanted = [index for index in mine if results.shares.holders[index] in results.roots]
     for peer in sorted(missing):
         ctx.push(peer, "want", Want(results.core, tuple(missing[peer][:MAX_PIECES])).encode())
     others = sorted(ctx.neighbours)
-    if missing and others and ctx.round.chases >= OWNER_FIRST:
-        everything = sorted(index for indices in missing.values() for index in indices)
+    if ctx.round.chases >= OWNER_FIRST:
+        wanted += [index for indices in missing.values() for index in indices]
+    if wanted and others:
         other = others[ctx.round.chases % len(others)]
-        ctx.push(other, "want", Want(results.core, tuple(everything[:MAX_PIECES])).encode())
+        ctx.push(other, "want", Want(results.core, tuple(sorted(wanted)[:MAX_PIECES])).encode())

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from .context import Context
     from .effects import Vector
 
+STRANGE_S = 4.0
+"""A neighbour that was on unknown heads for this long is asked for its chain, and followed where that only goes on
+from a head that has been this peer's for as long."""
+CATCHING_S = 15.0
+"""The same where a round is under way here that would lead to it."""
+COMING_S = 60.0
+"""The same where that head is a proposal whose bytes are on their way here."""
 STALLED_S = 20.0
 """A transfer without progress for this long is given up."""
 AGAIN_S = 30.0
@@ -58,6 +65,15 @@ class Donation:
     used: float
     hashed: bool = False
     waiting: dict[PeerId, WantState] = field(default_factory=dict)
+
+
+def patience(ctx: Context, head: Hash) -> float:
+    """Nobody serves a round's bytes to a stranger, so it need not wait for them."""
+    if ctx.diverged or ctx.me not in ctx.head.table.members:
+        return STRANGE_S
+    if head in ctx.round.proposals:
+        return COMING_S
+    return STRANGE_S if ctx.round.cast is None else CATCHING_S
 
 
 def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
@@ -102,6 +118,8 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     if reply.more:
         locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:MAX_LOCATOR]
         ctx.push(sender, "ask-chain", AskChain(locator).encode())
+    elif _catches_up(ctx, sync, now):
+        ctx.sync = None
     elif _wins(ctx, sync):
         _load(ctx, sync, now)
     else:
@@ -109,6 +127,13 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
         while len(ctx.lost_heads) > AT_ONCE:
             del ctx.lost_heads[next(iter(ctx.lost_heads))]
         ctx.sync = None
+
+
+def _catches_up(ctx: Context, sync: Sync, now: float) -> bool:
+    """Whether the branch is this chain's own, and this peer on its way along it."""
+    assert sync.start is not None
+    began = ctx.round.marks[0][1]
+    return sync.start.seal == ctx.head.seal and now - began < patience(ctx, sync.branch.heads[-1].seal)
 
 
 def _wins(ctx: Context, sync: Sync) -> bool:

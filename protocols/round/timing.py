@@ -35,6 +35,8 @@ class Timing:
     """A closed stream that is not back by then counts as a peer that is gone."""
     chase: float = 5.0
     """Bytes that have not come are asked for again this often."""
+    hurry: float = 0.5
+    """The same, once, of a round that others have sealed already: they have long sent what this peer missed."""
     digest: float = 2.0
     growth: float = 1.5
     most: float = 5.0

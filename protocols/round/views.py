@@ -51,7 +51,7 @@ def say_ready(ctx: Context, view: int, now: float) -> None:
 
 
 def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
-    """Reducers of the cast that owe this peer a Gram or result: late, gone, or known by two faces."""
+    """Reducers of the cast that owe this peer a Gram or result: late, gone, put out, or known by two faces."""
     cast_, task = ctx.round.cast, ctx.round.task
     if cast_ is None or task is None:
         return ()
@@ -62,7 +62,8 @@ def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
         missing = [holders[part] for parts in task.results.missing().values() for part in parts]
         owing = {owner for owner, stage in missing if stage == 0}
     bad = {each for each in owing if late or is_gone(ctx, each, now)} | (ctx.round.faced & set(cast_.working))
-    bad |= set(task.shares.out)
+    if cast_.view not in ctx.round.unfair:
+        bad |= {*cast_.out, *task.shares.out}
     return tuple(sorted(bad - {ctx.me})[:MAX_REDUCERS])
 
 
@@ -136,7 +137,7 @@ def _on_head(ctx: Context, ready: Statement) -> bool:
 
 def move_up(ctx: Context, now: float) -> None:
     """Join the highest view that more than a third of the weight heard from in the last minute has signed."""
-    if all(view <= ctx.view for view, _ in ctx.heard.values()):
+    if max(ctx.heard.values(), default=(0, 0.0))[0] <= ctx.view:
         return
     table, since = ctx.head.table, now - ctx.setting.timing.heard
     heard = {peer: view for peer, (view, at) in ctx.heard.items() if at >= since and table.stands(peer)}

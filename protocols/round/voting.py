@@ -128,8 +128,8 @@ def _late_vote(ctx: Context, statement: Statement, body: Vote, source: PeerId | 
 
 def votes_for(ctx: Context, name: Hash, view: int) -> list[Statement]:
     """The votes for a proposal, in order of signers."""
-    own = (ctx.votes[each].get(view) for each in sorted(ctx.votes))
-    return [vote for vote in own if vote is not None and cast("Vote", vote.body).seal == name]
+    votes = {each: own[view] for each, own in ctx.votes.items() if view in own}
+    return [votes[each] for each in sorted(votes) if cast("Vote", votes[each].body).seal == name]
 
 
 def certified(ctx: Context) -> tuple[Hash, Statement] | None:
@@ -157,7 +157,9 @@ def try_adopt(ctx: Context, now: float) -> bool:
     task = ctx.round.tasks.get(body.roster)
     own = sealed_by(ctx, task, body.view) if task else None
     if task is None or own is None:
-        ctx.set_timer("chase", now + ctx.setting.timing.chase, sooner=True)
+        timing = ctx.setting.timing
+        wait = timing.hurry if ctx.strange and ctx.once("hurry") else timing.chase
+        ctx.set_timer("chase", now + wait, sooner=True)
         return False
     if seal_hash(ctx.scope, own[0]) != name:
         if ctx.once("diverged"):

@@ -136,11 +136,14 @@ def alive(process: psutil.Process) -> bool:
 
 
 def small_run(
-    folder: Path, *, founders: int = 1, steps: int = 2, seconds: int = 0, codec: str = "int8"
+    folder: Path, *, founders: int = 1, steps: int = 2, seconds: int = 0, codec: str = "int8", guests: bool = False
 ) -> tuple[Path, list[Identity]]:
-    """A run of nano on the plays, with few steps or so many seconds a window: a signed manifest file, its founders."""
+    """A run of nano on the plays, with few steps or so many seconds a window: a signed manifest file, its founders.
+
+    ``guests``: strangers may join it, and are contributors at once.
+    """
     keys = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, founders + 1)]
-    choices = Choices(size="nano", steps=steps, codec=codec)
+    choices = Choices(size="nano", steps=steps, codec=codec, open=guests)
     manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=corpus.SHARDS)
     if seconds:
         manifest = replace(manifest, round=replace(manifest.round, steps=None, seconds=seconds))
@@ -170,13 +173,14 @@ def address(live: Live) -> str:
 
 
 @contextlib.contextmanager
-def together(folder: Path, keys: list[Identity], *options: str) -> Iterator[list[Live]]:
-    """A daemon on the loopback for each key, all but the first of which join through the first."""
+def together(folder: Path, keys: list[Identity], *options: str, seed: Live | None = None) -> Iterator[list[Live]]:
+    """A daemon on the loopback for each key; all join through ``seed``, or else through the first of them."""
     with contextlib.ExitStack() as stack:
         found: list[Live] = []
-        for number, key in enumerate(keys):
-            join = (f"--join={address(found[0])}",) if found else ()
-            home = home_of(folder, key, f"home-{number}")
+        for key in keys:
+            entry = seed or (found[0] if found else None)
+            join = (f"--join={address(entry)}",) if entry else ()
+            home = home_of(folder, key, f"home-{key.peer[-4:]}")
             found.append(stack.enter_context(murmur(home, "up", "--threads=1", "--listen=127.0.0.1", *options, *join)))
         yield found
 

@@ -64,7 +64,7 @@ def test_killed_five_times_it_leaves_no_process_and_its_port(tmp_path: Path) -> 
     with murmur(home, *options) as live:
         assert str(port) in address(live)
         family = live.family()
-        assert live.asked(signal.SIGTERM, 5) == 0
+        assert live.asked(signal.SIGTERM, 20) == 0
         gone(family, 0.5)
     tidy(live)
     assert not any(each.exists() for each in left)
@@ -96,9 +96,9 @@ def test_two_train_together_and_go_on_together_after_one_was_killed(tmp_path: Pa
         had = max(sealed(homes[1]))
         with murmur(homes[1], *NEAR, f"--run={run}", joins) as two:
             until(lambda: max(sealed(homes[1])) >= had + 2, 90, "two more rounds are sealed")
-            assert two.asked(signal.SIGTERM, 5) == 0
+            assert two.asked(signal.SIGTERM, 20) == 0
         tidy(two)
-        assert one.asked(signal.SIGINT, 5) == 0
+        assert one.asked(signal.SIGINT, 20) == 0
     tidy(one)
     assert signed[1].items() <= journal(homes[1]).items(), "nothing is signed twice"
     common = sealed(homes[0]).keys() & sealed(homes[1]).keys()
@@ -159,9 +159,9 @@ def test_fc08_five_kills(tmp_path: Path) -> None:
             before = max(sealed(homes[0]), default=0)
             until(lambda: max(sealed(homes[0]), default=0) >= before + 2, 90, "two more rounds are sealed")
             values = one.status()["model"]["parameters"]
-            assert two.asked(signal.SIGTERM, 5) == 0
+            assert two.asked(signal.SIGTERM, 20) == 0
         tidy(two)
-        assert one.asked(signal.SIGTERM, 5) == 0
+        assert one.asked(signal.SIGTERM, 20) == 0
     tidy(one)
     checkpoint = StateStore(Home(homes[0]).run(identifier), Scope(identifier, CELL), values).load()
     assert checkpoint is not None

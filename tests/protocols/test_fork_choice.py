@@ -108,11 +108,13 @@ def test_two_thirds_beat_fewer_then_the_higher_view_of_the_highest() -> None:
 def test_lost_members_count_in_the_fork() -> None:
     before = zero(SIX)
     start = child(before, SIX[:4], lost=tuple(SIX[4:]))
-    three = child(start, SIX[:3])
+    three = child(start, SIX[:3], view=start.view + 2)
     assert start.table.is_quorum(SIX[:3])
     assert not start.table.holds(SIX[:3], start.round)
-    with_lost = child(start, [*SIX[:2], *SIX[4:]], view=start.view + 1, salt=b"more")
-    wins(Branch((with_lost,)), Branch((three,)), start)
+    with_lost = child(start, [*SIX[:3], *SIX[4:]], view=start.view + 1, salt=b"more")
+    wins(Branch((three,)), Branch((with_lost,)), start)  # both are a quorum's: the higher view
+    two = child(start, [*SIX[:2], SIX[4]], view=start.view + 3, salt=b"two")
+    wins(Branch((with_lost,)), Branch((two,)), start)
 
 
 def test_then_weight_then_view_then_the_smaller_hash() -> None:

@@ -10,19 +10,23 @@ from peer.identity import Identity
 from peer.virtual import Plan, QuickScope, VirtualPeer, World
 from peer.virtual.plan import draw, first_state
 from protocols.ids import Hash, PeerId
+from protocols.messages import Seal
 from protocols.outer import state_root
 from protocols.round.chain import Head, seal_zero
-from protocols.round.effects import Setting, Train, Vector, Window
+from protocols.round.effects import Sealed, Setting, Train, Vector, Window
 from protocols.round.machine import Machine
+from protocols.statements import Statement
+from protocols.turns import coordinator
 
 if TYPE_CHECKING:
+    from dht.memory import Frame
     from peer.virtual.peer import Forge
     from protocols.messages import Body
 
 __all__ = [
     "PART", "SCOPE", "SETTING", "VALUES", "Bend", "Outcome", "QuickScope", "Vector", "draw", "first_head",
     "first_state", "identities", "kind_of", "lying", "restate", "run", "settle", "signed_kinds", "stand_in", "state",
-    "trains", "until", "world",
+    "trains", "turn_of", "until", "word", "world", "losing", "body_of", "owners", "spoken",
 ]  # fmt: skip
 
 SCOPE = QuickScope(b"r" * 32, "model")
@@ -141,6 +145,43 @@ def until(made: World, holds: Callable[[], bool], limit: float = LIMIT_S) -> Non
     end = made.clock.now + limit
     while not holds():
         assert made.clock.now <= end and made.clock.step(), f"it never came to that\n{made.stand()}"
+
+
+def losing(made: World, lost: Callable[[Frame], bool], seconds: float = 0.05) -> None:
+    """Let all frames take so many seconds, but those that are lost in silence (``network.withheld``)."""
+    made.network.courier = lambda frame: None if lost(frame) else seconds
+
+
+def word(frame: Frame) -> str:
+    """The kind of the statement in a frame, or of the frame itself."""
+    body = spoken(frame)
+    return frame.kind if body is None else body.kind
+
+
+def spoken(frame: Frame) -> Body | None:
+    """The body of the statement in a frame, if that is what it holds."""
+    if frame.kind != "statement":
+        return None
+    if isinstance(frame.payload, Statement):
+        return frame.payload.body
+    return SCOPE.decode(frame.payload, sender="test").body
+
+
+def turn_of(founders: int, view: int) -> PeerId:
+    """Who coordinates a view as long as nobody has changed the table of seal 0."""
+    return coordinator(first_head(identities(founders)).table, SCOPE, view)
+
+
+def owners(founders: int) -> tuple[PeerId, ...]:
+    """Who reduces which part in the first round of a run."""
+    return run(founders).peers[0].sealed[0].record.owners
+
+
+def body_of(sealed: Sealed) -> Seal:
+    """The body of an adopted seal."""
+    assert sealed.head.proposal is not None
+    assert isinstance(sealed.head.proposal.body, Seal)
+    return sealed.head.proposal.body
 
 
 def signed_kinds(peer: VirtualPeer, view: int) -> list[str]:

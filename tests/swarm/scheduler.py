@@ -2,14 +2,13 @@
 
 It chooses what is delivered next, to whom, when and whether; it fires timers; each liar has several *faces*, machines
 under one key that share no journal, so that each half of a split swarm hears an honest one. Only signatures of honest
-peers are beyond it. ``Judge`` says what must hold in spite of it.
+peers are beyond it. ``judge.Judge`` says what must hold in spite of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
@@ -20,14 +19,16 @@ from protocols.errors import RemoteError
 from protocols.ids import Hash, PeerId, digest, peer_id
 from protocols.messages import Body, Ready, Seal, Vote
 from protocols.outer import state_root
-from protocols.round.chain import Head, seal_hash, seal_zero
+from protocols.round.chain import Head, seal_zero
 from protocols.round.effects import Effect, Final, Flood, Push, Sealed, Setting, Sign, Train, Window, Work
 from protocols.round.machine import Machine
 from protocols.round.timing import Timing
-from protocols.statements import Scope, Statement
+from tests.swarm.judge import IdealScope, Judge
 
 if TYPE_CHECKING:
-    from protocols.statements import Sign as Signature
+    from collections.abc import Callable, Sequence
+
+    from protocols.statements import Statement
 
 PART = 8
 SETTING = Setting(
@@ -38,75 +39,15 @@ KEPT = 400
 """Messages that the adversary holds back at most; older ones are lost."""
 JUMPS = (0.0, 3.0, 20.0, 60.0)
 """By how much a machine's clock runs past its deadline before it is told, seconds."""
+KINDS = ("digest", "freeze", "have", "ready", "results", "roster", "seal", "vote")
+"""What the adversary hides from some."""
+STEPS = (80, 260)
+"""Length of an act among four, in messages and timers."""
+HALVES = 400
+"""The same of the act that is made to fork."""
+RESTARTS = 0.15
 LEAD = 3
 """Seals by which a liar may be ahead of all honest peers: alone it would go on for ever."""
-
-
-@dataclass(frozen=True)
-class IdealScope(Scope):
-    """Signatures that nobody can forge: a statement is valid if it was made here."""
-
-    issued: dict[bytes, Statement] = field(default_factory=dict, compare=False)
-
-    def state(self, signer: PeerId, body: Body, sign: Signature) -> Statement:
-        """See ``Scope.state``."""
-        raw = self.signed_bytes(body)
-        made = Statement(signer, body, raw, sign(raw))
-        return self.issued.setdefault(made.encode(), made)
-
-    def decode(self, encoded: bytes, *, sender: str) -> Statement:
-        """See ``Scope.decode``."""
-        found = self.issued.get(bytes(encoded))
-        if found is None:
-            raise RemoteError(sender, "a statement that nobody has signed")
-        return found
-
-
-class Broken(AssertionError):
-    """Something that must never happen."""
-
-
-class Judge:
-    """No two conflicting final seals, and no honest peer signs twice for one slot."""
-
-    def __init__(self, scope: Scope, anchor: Head) -> None:
-        self.scope, self.finals, self.rivals = scope, 0, 0
-        self._parents: dict[Hash, Hash | None] = {anchor.seal: None}
-        self._top = anchor.seal
-        self._slots: dict[tuple[PeerId, str, bytes], Hash] = {}
-        self._adopted: dict[Hash, Hash] = {}
-
-    def proposed(self, body: Seal) -> Hash:
-        """Somebody signed this seal."""
-        name = seal_hash(self.scope, body)
-        self._parents[name] = body.parent
-        return name
-
-    def signed(self, statement: Statement) -> None:
-        """An honest peer signed this."""
-        slot = (statement.peer, statement.body.kind, statement.body.slot())
-        if self._slots.setdefault(slot, statement.hash) != statement.hash:
-            raise Broken(f"an honest peer signed two {statement.body.kind}s for one slot")
-
-    def adopted(self, head: Head) -> None:
-        """An honest peer builds on this head. Rival children of one seal are no fault before they are final."""
-        parent = self._parents[head.seal]
-        if parent is not None and self._adopted.setdefault(parent, head.seal) != head.seal:
-            self.rivals += 1
-
-    def final(self, seal: Hash) -> None:
-        """An honest peer calls this seal final."""
-        self.finals += 1
-        if self._descends(seal, self._top):
-            self._top = seal
-        elif not self._descends(self._top, seal):
-            raise Broken(f"final seals {seal.hex()[:8]} and {self._top.hex()[:8]} conflict")
-
-    def _descends(self, seal: Hash, from_: Hash) -> bool:
-        here: Hash | None = seal
-        while here is not None and here != from_:
-            here = self._parents[here]
-        return here is not None
 
 
 @dataclass(eq=False)
@@ -146,8 +87,10 @@ class Act:
 class Arena:
     """``count`` founders, the last ``liars`` of whom lie, at the mercy of the adversary that ``seed`` makes."""
 
-    def __init__(self, seed: int, count: int, liars: int, *, faces: int = 3, anchor: Callable[[Head], Head] | None = None):
-        self.bound = 3 * liars < count
+    def __init__(
+        self, seed: int, count: int, liars: int, *, faces: int = 3, anchor: Callable[[Head], Head] | None = None
+    ):
+        self.bound, self.many = 3 * liars < count, faces
         self.draw = Random(seed)
         self.scope = IdealScope(b"b" * 32, "model")
         peers = [peer_id(digest(b"byzantine", bytes([number]))) for number in range(count)]
@@ -194,17 +137,15 @@ class Arena:
     def restart(self, node: Node) -> None:
         """Kill an honest peer and start it again from its checkpoint and its journal."""
         saved = node.saved
-        signed = max((cast("Ready", each.body).view for (kind, _), each in node.journal.items() if kind == "ready"), default=0)
+        signed = max(
+            (cast("Ready", each.body).view for (kind, _), each in node.journal.items() if kind == "ready"), default=0
+        )
         node.machine = self._machine(node.peer, saved, signed)
         node.inbox.clear()
         node.had.clear()
         node.said.clear()
         node.training = None
         self._wake(node)
-
-    def tell(self, node: Node, statement: Statement, source: PeerId) -> None:
-        """Put a statement into a node's inbox, whatever the act."""
-        node.inbox.append((source, "statement", statement))
 
     def lie(self, liar: PeerId, body: Body) -> Statement:
         """A liar's signature, for anything."""
@@ -213,13 +154,13 @@ class Arena:
     def tick(self, node: Node, *, late: float = 0.0) -> None:
         """Run one machine's clock to its deadline, or past it, and tell it."""
         node.ahead = max(node.ahead, node.machine.deadline() - self.time) + late
-        self._call(node, node.machine.tick)
+        self.hand(node, node.machine.tick)
 
     def wait(self, active: Sequence[Node]) -> None:
         """Let time pass for everybody until somebody's timer fires."""
         node = min(active, key=lambda each: each.machine.deadline() - each.ahead)
         self.time = max(self.time, node.machine.deadline() - node.ahead)
-        self._call(node, node.machine.tick)
+        self.hand(node, node.machine.tick)
 
     def _step(self) -> None:
         draw = self.draw
@@ -248,9 +189,9 @@ class Arena:
                 self.held.append((node, (sender, kind, payload)))
             return
         if kind == "statement":
-            self._call(node, partial(node.machine.receive, payload, sender))
+            self.hand(node, partial(node.machine.receive, payload, sender))
         else:
-            self._call(node, partial(node.machine.payload, sender, kind, payload))
+            self.hand(node, partial(node.machine.payload, sender, kind, payload))
 
     def _release(self) -> None:
         """Of what was held back some comes late, some never, some even later."""
@@ -286,18 +227,19 @@ class Arena:
 
     def _wake(self, node: Node) -> None:
         drift = node.saved.drift if node.saved else None
-        self._call(node, partial(node.machine.start, drift=drift))
+        self.hand(node, partial(node.machine.start, drift=drift))
         for other in self.peers:
             if other != node.peer:
-                self._call(node, partial(node.machine.welcome, other))
+                self.hand(node, partial(node.machine.welcome, other))
 
     def _train(self, node: Node) -> None:
         effect, node.training = cast("Train", node.training), None
         seed = int.from_bytes(digest(node.peer.encode(), effect.parent)[:4], "big") + node.group * (not node.honest)
         drift = effect.drift + np.random.default_rng(seed).standard_normal(len(effect.base), dtype=np.float32)
-        self._call(node, partial(node.machine.trained, effect.parent, Window(drift, 1, 1)))
+        self.hand(node, partial(node.machine.trained, effect.parent, Window(drift, 1, 1)))
 
-    def _call(self, node: Node, method: Callable[..., list[Effect]]) -> None:
+    def hand(self, node: Node, method: Callable[..., list[Effect]]) -> None:
+        """Call a machine at its time and carry out what it asks for; what it refuses is the liars' pleasure."""
         try:
             effects = deque(method(now=self._now(node)))
         except RemoteError:
@@ -339,6 +281,8 @@ class Arena:
         node.said.clear()
         if node.honest:
             node.saved = effect
+            if effect.record.synced and (final := node.machine._ctx.chain.final) is not None:
+                self.judge.final(final.seal)  # shown by somebody, and never left from now on
             self.judge.adopted(head)
             self._tempt(node, lambda: Ready(head.view + 1, head.seal, head.view, (), b"", 0, ()))
             table = head.table
@@ -374,23 +318,30 @@ def _no_key(_raw: bytes) -> bytes:
     return bytes(64)
 
 
-def acts(arena: Arena, count: int) -> list[Callable[[], Act]]:
-    """A random play in so many acts."""
-    return [partial(_next_act, arena) for _ in range(count)]
-
-
-def _next_act(arena: Arena) -> Act:
+def next_act(arena: Arena) -> Act:
+    """A random act: a split in which each half hears its own face of every liar, somebody cut off, messages hidden."""
     draw, honest = arena.draw, arena.honest
-    mode = draw.choice(("split", "split", "split", "whole", "hide", "hide", "lone"))
+    mode = draw.choice(("split", "split", "split", "whole", "whole", "hide", "hide", "lone"))
     for node in honest:
         node.group = draw.randrange(2) if mode == "split" else 0
     if mode == "lone":
         draw.choice(honest).group = draw.choice((1, 1, -1))
     deal(arena, 1 if mode in {"whole", "hide"} else 2)
-    kinds = ["vote", "ready", "seal", "roster", "results", "freeze", "digest", "have"]
-    hidden = frozenset(draw.sample(kinds, draw.randrange(1, 4))) if mode == "hide" else frozenset()
+    if draw.random() < RESTARTS:
+        arena.restart(draw.choice(honest))
+    hidden = frozenset(draw.sample(KINDS, draw.randrange(1, 4))) if mode == "hide" else frozenset()
     deaf = frozenset(id(each) for each in draw.sample(arena.nodes, draw.randrange(1, len(arena.nodes))))
-    return Act(draw.randrange(100, 500), draw.choice((0.0, 0.0, 0.02, 0.1)), draw.choice((0.0, 0.01, 0.05)), hidden, deaf)
+    steps = draw.randrange(*STEPS) * len(arena.peers) // 4
+    return Act(steps, draw.choice((0.0, 0.0, 0.02, 0.1)), draw.choice((0.0, 0.01, 0.05)), hidden, deaf)
+
+
+def halves(arena: Arena) -> Act:
+    """The act made to fork: two equal halves that do not hear each other, every liar honest to each of them."""
+    for place, node in enumerate(arena.draw.sample(arena.honest, len(arena.honest))):
+        node.group = place % 2
+    for place, node in enumerate(arena.faces):
+        node.group = place % arena.many if place % arena.many < 2 else -1
+    return Act(HALVES * len(arena.peers) // 4, 0.0, 0.0, frozenset(), frozenset())
 
 
 def deal(arena: Arena, groups: int) -> None:
@@ -405,10 +356,11 @@ def deal(arena: Arena, groups: int) -> None:
             node.group = group if arena.draw.random() < 0.9 else -1
 
 
-def run(seed: int, count: int, liars: int, *, acts_: int = 6) -> Arena:
-    """One play. Raises ``Broken``."""
+def run(seed: int, count: int, liars: int, *, acts: int = 4) -> Judge:
+    """One play, the halves at a random place in it. Raises ``Broken``."""
     arena = Arena(seed, count, liars)
     arena.begin()
-    for act in acts(arena, acts_):
-        arena.play(act())
-    return arena
+    fork = arena.draw.randrange(acts)
+    for number in range(acts):
+        arena.play(halves(arena) if number == fork else next_act(arena))
+    return arena.judge

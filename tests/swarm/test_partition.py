@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +36,8 @@ pytestmark = [
 ]
 
 SPLIT_S = 120.0
+WINDOW_S = 6
+"""Of training: the rounds of a run are never much shorter, and whoever fell behind has time to catch up."""
 PORT = 4001
 KEEP = 1000
 """Checkpoints: all of them."""
@@ -76,8 +79,11 @@ class Member:
 
     def checkpoint(self, number: int) -> Checkpoint:
         """The state of a round as it lies on its disk."""
-        values = self.status()["model"]["parameters"]
-        return StateStore(run_folder(self.live.home.root), self.scope, values, KEEP).read(number)
+        return StateStore(run_folder(self.live.home.root), self.scope, self._values, KEEP).read(number)
+
+    @cached_property
+    def _values(self) -> int:
+        return int(self.status()["model"]["parameters"])
 
 
 @dataclass
@@ -130,7 +136,7 @@ class Swarm:
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[Swarm]:
     """Six founders, each on its own machine, that reach each other through the first."""
-    run, keys = small_run(tmp_path, founders=6, steps=3)
+    run, keys = small_run(tmp_path, founders=6, seconds=WINDOW_S)
     identifier = run_id(parse(run.read_text()))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="m"))  # a socket's path is short
@@ -155,6 +161,8 @@ def test_a_split_swarm_goes_on_on_both_sides_and_becomes_one_again(swarm: Swarm)
     swarm.until(lambda: together(swarm) >= 2, 240, "all have worked on two rounds")
     assert not any(each.warned() for each in swarm.members)
 
+    reached = max(each.head()["round"] for each in swarm.members)
+    swarm.until(lambda: all(each.head()["round"] > reached for each in swarm.members), 120, "a round begins")
     swarm.wires.cut()
     cut = time.time()
     swarm.until(lambda: all(shrunk(each) for each in swarm.members), 240, "both sides go on without the other")

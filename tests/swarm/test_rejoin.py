@@ -1,0 +1,53 @@
+"""Two halves of a virtual swarm that went on alone become one again, however quick their rounds are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peer.virtual import Plan, World
+from protocols.table import STANDING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from peer.virtual import VirtualPeer
+
+
+def go_on(world: World, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+    """So many virtual seconds, or until something holds; returns whether it came to that."""
+    end = world.clock.now + seconds
+    while not until() and world.clock.now < end:
+        assert world.clock.step(), world.stand()
+    return until()
+
+
+def synced(peer: VirtualPeer) -> int:
+    return sum(each.record.synced for each in peer.sealed)
+
+
+@pytest.mark.parametrize(("window", "seed"), [(1.0, 0), (20.0, 1)])
+def test_the_losing_half_resyncs_once_and_votes_again(window: float, seed: int) -> None:
+    world = World(seed, 6, 1000, plan=Plan(pace=lambda peer, effect: window, keep=0))
+    world.begin()
+    peers = world.living()
+    go_on(world, 4 * window + 10)
+    world.network.part([each.peer for each in peers[:3]])
+    assert go_on(world, 240, lambda: all(len(each.machine.head.table.voters) == 3 for each in peers)), world.stand()
+    go_on(world, window + 8)
+
+    world.network.heal()
+    assert go_on(world, 30, lambda: any(map(synced, peers))), world.stand()
+    rounds = max(each.machine.head.round for each in peers)
+
+    def one() -> bool:
+        tables = [each.machine.head.table for each in peers]
+        return all(row.state == STANDING for table in tables for row in table.members.values())
+
+    assert go_on(world, 8 * (window + 5), one), world.stand()
+    assert sorted(map(synced, peers)) == [0, 0, 0, 1, 1, 1]
+    assert min(each.machine.head.round for each in peers) <= rounds + 8, "three rosters each, one back at a time"
+    lost = [each for each in peers if synced(each)]
+    taken = [each.record.weights for each in peers[0].sealed if each.record.round > rounds]
+    assert all(any(weights.get(each.peer, 0.0) > 0 for weights in taken) for each in lost)
