@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
 from .errors import RemoteError
-from .ids import HASH_BYTES
-from .messages import MAX_PARTS, MAX_VIEW
-from .shapes import boolean, data, hash32, identity, integer, list_of, real, record
+from .ids import HASH_BYTES, Hash
+from .messages import MAX_PARTS
+from .shapes import hash32, identity, integer, list_of, real, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .ids import Hash, PeerId
+    from .ids import PeerId
     from .ports import Buffer
 
 FRAME_VALUES_BYTES = 1 << 20
@@ -121,17 +121,15 @@ class Digest:
     mark: bytes
 
     def encode(self) -> bytes:
-        """The payload."""
-        return pack({"head": self.head, "view": self.view, "mark": self.mark})
+        """The payload: head · view (u64 LE) · mark."""
+        return self.head + self.view.to_bytes(8, "little") + self.mark
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Digest:
         """Parse a digest of ``sender``; raises RemoteError."""
-        try:
-            fields = record(unpack(payload, depth=1, items=0), _DIGEST)
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed digest: {error}") from error
-        return cls(cast("Hash", fields["head"]), cast("int", fields["view"]), cast("bytes", fields["mark"]))
+        if len(payload) != _STAND + HASH_BYTES:
+            raise RemoteError(sender, f"malformed digest: {len(payload)} bytes")
+        return cls(Hash(payload[:HASH_BYTES]), int.from_bytes(payload[HASH_BYTES:_STAND], "little"), payload[_STAND:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +147,24 @@ class Have:
         return {self.prints[at : at + PRINT_BYTES] for at in range(0, len(self.prints), PRINT_BYTES)}
 
     def encode(self) -> bytes:
-        """The payload."""
-        return pack({"head": self.head, "view": self.view, "prints": self.prints, "again": self.again})
+        """The payload: head · view (u64 LE) · again (one byte) · prints."""
+        return self.head + self.view.to_bytes(8, "little") + bytes([self.again]) + self.prints
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Have:
         """Parse what ``sender`` holds; raises RemoteError."""
-        try:
-            fields = record(unpack(payload, depth=1, items=0), _HAVE)
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed have: {error}") from error
-        return cls(*cast("tuple[Hash, int, bytes, bool]", tuple(fields.values())))
+        prints = payload[_STAND + 1 :]
+        if len(payload) <= _STAND or payload[_STAND] > 1 or len(prints) % PRINT_BYTES:
+            raise RemoteError(sender, f"malformed have: {len(payload)} bytes")
+        view = int.from_bytes(payload[HASH_BYTES:_STAND], "little")
+        return cls(Hash(payload[:HASH_BYTES]), view, prints, payload[_STAND] == 1)
 
 
 PRINT_BYTES = 8
 MAX_PRINTS = 6 * 1024
-_DIGEST = {"head": hash32, "view": integer(0, MAX_VIEW), "mark": data(HASH_BYTES)}
-_HAVE = {"head": hash32, "view": integer(0, MAX_VIEW), "prints": data(PRINT_BYTES * MAX_PRINTS), "again": boolean}
+_STAND = HASH_BYTES + 8
+
+
 _CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, MAX_PIECES), "paths": _PATHS}
 
 

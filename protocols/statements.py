@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from .canonical import pack, unpack
 from .errors import RemoteError
@@ -25,6 +25,7 @@ MAX_RAW = 512 * 1024
 MAX_ITEMS = 4096
 """Items of the longest list in one, the Gram matrix of 64 rows, and room to spare."""
 Sign = Callable[[bytes], bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ class Scope:
         if not verify(signer, raw, signature):
             raise RemoteError(sender, f"{body.kind} of {signer} has a wrong signature")
         return Statement(signer, body, raw, signature)
+
+    def shared(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """The value of ``make()``, a pure function of what ``key`` names and of this run.
+
+        Many peers in one process may share it (``peer.virtual``); a peer of its own computes it.
+        """
+        return make()
 
     def _body(self, raw: bytes) -> Body:
         fields = record(unpack(raw, items=MAX_ITEMS), _OUTER)

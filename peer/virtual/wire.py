@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from protocols.statements import Scope, Statement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.ids import Hash
 
+T = TypeVar("T")
 REMEMBERED = 8192
+_shared: dict[tuple[object, ...], object] = {}
 _decoded: dict[tuple[bytes, str, bytes], Statement] = {}
 _wired: dict[tuple[bytes, Hash], tuple[Statement, int]] = {}
 
@@ -26,6 +30,20 @@ class QuickScope(Scope):
             if len(_decoded) > REMEMBERED:
                 del _decoded[next(iter(_decoded))]
         return found
+
+    def shared(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """See ``Scope.shared``: what a hash names is computed by the first peer that needs it."""
+        full = (self.run, self.cell, *key)
+        if full not in _shared:
+            _shared[full] = make()
+            if len(_shared) > REMEMBERED:
+                del _shared[next(iter(_shared))]
+        return cast("T", _shared[full])
+
+
+def forget() -> None:
+    """Begin anew, as another program would that the shared values were not computed with."""
+    _shared.clear()
 
 
 def wired(scope: Scope, statement: Statement) -> tuple[Statement, int]:

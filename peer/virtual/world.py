@@ -17,6 +17,7 @@ from .peer import VirtualPeer
 from .plan import Plan, keys
 from .storage import Disk, Journal
 from .trace import Trace
+from .wire import forget
 
 if TYPE_CHECKING:
     from protocols.errors import RemoteError
@@ -71,6 +72,7 @@ class World:
     def __init__(
         self, seed: int, peers: int, rounds: int, faults: Faults | None = None, *, plan: Plan | None = None
     ) -> None:
+        forget()
         self.seed, self.rounds = seed, rounds
         self.faults, self.plan = faults or Faults(), plan or Plan()
         self.clock, self.draw = Clock(), Random(f"{seed} peers")

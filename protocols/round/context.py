@@ -89,12 +89,17 @@ class Task:
         A reducer that was put out after the freeze has its own row of its own parts, and perhaps nobody else has.
         """
         assert self.frozen is not None
-        lost = [(self.cast.rows.index(who), part) for who, part in self.shares.left if who in self.cast.rows]
-        if not lost:
-            return self.frozen.have
-        have = self.frozen.have.copy()
-        have[tuple(zip(*lost, strict=True))] = False
+        have = self.frozen.have.copy() if self.shares.left else self.frozen.have
+        for who, part in self.shares.left:
+            if who in self.cast.rows:
+                have[self.cast.rows.index(who), part] = False
         return have
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """Names the results, once every root is known: freeze core, who was put out, roots."""
+        results = self.results
+        return () if results is None else (results.core, results.shares.out, *sorted(results.roots.items()))
 
     def taken(self, peer: PeerId) -> list[bool]:
         """The parts of a peer's update that go into the result."""

@@ -103,7 +103,7 @@ def on_gram(ctx: Context, statement: Statement, source: PeerId | None, now: floa
     task = ctx.round.tasks.get(cast("Gram", statement.body).roster)
     if task is None:
         return False
-    check_gram(statement, task.cast)
+    ctx.scope.shared(("gram", statement.hash), lambda: check_gram(statement, task.cast))
     faces = task.grams.setdefault(statement.peer, [])
     if faces:
         ctx.shame(statement)
@@ -197,7 +197,8 @@ def _freeze(ctx: Context, task: Task, grams: dict[PeerId, Statement], shares: Sh
     seconds = reduce_time(ctx.setting.timing, sum(ctx.result_sizes), len(cast_.rows), ups, ctx.setting.deadline)
     task.reduce_due = now + seconds
     table, setting = ctx.head.table, ctx.setting
-    ctx.work("freeze", core, lambda: read_freeze(cast_, grams, table, setting))
+    scope = ctx.scope
+    ctx.work("freeze", core, lambda: scope.shared(("freeze", core), lambda: read_freeze(cast_, grams, table, setting)))
     if task is ctx.round.task:
         ctx.enter("reduce", now)
         allow(ctx, "reduce", now)

@@ -101,9 +101,10 @@ def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: fl
 
 def step(ctx: Context, now: float) -> None:
     """Ready as soon as every voter has committed whose stream is not gone."""
-    if ctx.round.ready >= ctx.view or ctx.round.cast is not None:
+    voters = ctx.head.table.voters
+    if ctx.round.ready >= ctx.view or len(ctx.round.commits) + len(ctx.gone) < len(voters):
         return
-    late = [each for each in ctx.head.table.voters if each not in ctx.round.commits]
+    late = [each for each in voters if each not in ctx.round.commits]
     if (ctx.me not in late or not ctx.votes_here) and all(is_gone(ctx, each, now) for each in late):
         say_ready(ctx, ctx.view, now)
 

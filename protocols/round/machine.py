@@ -283,9 +283,12 @@ class Machine:
 
     def _step(self, now: float) -> None:
         ctx = self._ctx
-        gathering.step(ctx, now)
+        if ctx.round.cast is None:
+            gathering.step(ctx, now)
         views.step(ctx, now)
         rostering.try_roster(ctx, now)
+        if ctx.round.cast is None and not ctx.round.tasks:
+            return
         current = ctx.round.task
         if current is not None and not current.cast.void:
             exchanging.step(ctx, current, now)

@@ -149,10 +149,12 @@ def _try_apply(ctx: Context, task: Task, now: float) -> None:
         ctx.enter("apply", now)
     state, drift, setting = (ctx.params, ctx.momentum), ctx.drift, ctx.setting
     sent, taken, out = ctx.sent_in(task.cast), task.taken(ctx.me), task.shares.out
+    scope, told = ctx.scope, task.told
 
     def run() -> tuple[tuple[PeerId, ...], Applied, tuple[Vector, Vector]]:
         left = settle(drift, sent.data if sent else None, taken, setting.update_codec, setting.part)
-        return out, apply_update(results.update(), state, setting), (drift, left)
+        applied = scope.shared(("apply", *told), lambda: apply_update(results.update(), state, setting))
+        return out, applied, (drift, left)
 
     ctx.work("apply", results.core, run)
 

@@ -180,7 +180,7 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
         return True
     if body.parent != ctx.head.seal:
         return body.parent in ctx.parents
-    cast_ = _read(ctx, statement)
+    cast_ = ctx.scope.shared(("roster", statement.hash, ctx.setting.open), lambda: _read(ctx, statement))
     if body.shrink and not _agrees_to_shrink(ctx, cast_):
         return False
     current = ctx.round

@@ -31,7 +31,9 @@ def sealed_by(ctx: Context, task: Task, view: int) -> tuple[Seal, Table] | None:
     if view not in task.seals:
         if len(task.seals) >= PROPOSALS_KEPT:
             task.seals.clear()
-        task.seals[view] = outcome(ctx.head, task, view, ctx.scope, ctx.setting.probation)
+        probation = ctx.setting.probation
+        key = ("outcome", ctx.head.seal, task.cast.core, task.told, view)
+        task.seals[view] = ctx.scope.shared(key, lambda: outcome(ctx.head, task, view, ctx.scope, probation))
     return task.seals[view]
 
 
@@ -129,7 +131,11 @@ def _late_vote(ctx: Context, statement: Statement, body: Vote, source: PeerId | 
 def votes_for(ctx: Context, name: Hash, view: int) -> list[Statement]:
     """The votes for a proposal, in order of signers."""
     votes = {each: own[view] for each, own in ctx.votes.items() if view in own}
-    return [votes[each] for each in sorted(votes) if cast("Vote", votes[each].body).seal == name]
+    return [votes[each] for each in sorted(votes) if _names(votes[each], name)]
+
+
+def _names(vote: Statement, seal: Hash) -> bool:
+    return cast("Vote", vote.body).seal == seal
 
 
 def certified(ctx: Context) -> tuple[Hash, Statement] | None:
@@ -137,7 +143,7 @@ def certified(ctx: Context) -> tuple[Hash, Statement] | None:
     found = None
     for name, proposal in ctx.round.proposals.items():
         body = cast("Seal", proposal.body)
-        signers = [each.peer for each in votes_for(ctx, name, body.view)]
+        signers = [each for each, own in ctx.votes.items() if body.view in own and _names(own[body.view], name)]
         better = found is None or body.view > cast("Seal", found[1].body).view
         if better and signers and certifies(ctx.head.table, body.lost, signers):
             found = (name, proposal)

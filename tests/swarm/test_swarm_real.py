@@ -141,19 +141,23 @@ def reported(live: Live, within: float) -> dict[str, Any]:
         ("reducer@3:reduce", 4),
         ("contributor@3:train", 4),
         ("2x@3:train", 6),
+        ("3x@3:train", 6),  # half of them at once: those who are left shrink the run to themselves
     ],
 )
 def test_the_others_go_on_without_the_killed(tmp_path: Path, temporary: dict[str, str], kill: str, peers: int) -> None:
+    """FC16: whoever is left ends with one state."""
     arguments = (*SMALL, f"--peers={peers}", "--rounds=5", "--timeout=500", f"--kill={kill}", "--json=-")
     with murmur(tmp_path / "home", *arguments, environment=temporary) as live:
         document = reported(live, 560)
     dead = [each for each in document["peers"] if each["killed"] is not None]
-    assert len(dead) == (2 if kill.startswith("2x") else 1)
+    assert len(dead) == (int(kill[0]) if kill[1] == "x" else 1)
     assert {(each["killed"], each["exit_code"]) for each in dead} == {(kill, -9)}
     assert document["config"]["kill"] == [kill]
     last = document["rounds"][-1]
     assert sum(not each["void"] for each in document["rounds"][1:]) == 5
     assert set(last["state_hashes"]) == {each["id"] for each in document["peers"]} - {each["id"] for each in dead}
+    assert len(set(last["state_hashes"].values())) == 1
+    assert sum(each["void"] for each in document["rounds"][1:]) <= 1
     assert f"killed: {kill}" in live.complaints
 
 
