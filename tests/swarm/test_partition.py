@@ -189,7 +189,9 @@ def test_a_split_swarm_goes_on_on_both_sides_and_becomes_one_again(swarm: Swarm)
         assert kept > 0.5, f"of what its side had learned, {kept:.2f} came back as drift"
     rounds = [entry for entry in won[0].log() if entry["unix"] > healed and not entry["void"]]
     for each in lost:
-        assert any(entry["weights"].get(each.name, 0) > 0 for entry in rounds), "its update entered"
+        assert any(each.name in entry["contributors"] for entry in rounds), "its update entered"
+    # What they had learned is the same, so the rule may take it from any of them.
+    assert any(entry["weights"].get(each.name, 0) > 0 for entry in rounds for each in lost)
     assert rounds[-2]["final"], "with everybody back, seals are final again"
     for each in swarm.members:
         assert each.warned() == []
