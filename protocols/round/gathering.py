@@ -43,7 +43,7 @@ def begin(ctx: Context, now: float) -> None:
 
 def commit_untaken(ctx: Context, now: float) -> None:
     """At the start of a round: who does not vote is not waited for, and commits at once what came too late before."""
-    if not ctx.votes_here and not ctx.finishing and ctx.legs and np.any(ctx.drift):
+    if not ctx.votes_here and not ctx.finishing and _has_untaken(ctx):
         commit(ctx, now)
 
 
@@ -120,9 +120,14 @@ def _second_face(ctx: Context, statement: Statement, source: PeerId | None) -> N
 
 def on_grace(ctx: Context, now: float) -> None:
     """Others had their time: go on with what is here. Untaken drift of earlier windows goes in even so."""
-    if ctx.legs and np.any(ctx.drift):
+    if _has_untaken(ctx):
         commit(ctx, now)
     say_ready(ctx, ctx.view, now)
+
+
+def _has_untaken(ctx: Context) -> bool:
+    """Whether a window waits in the drift, not just a codec's residual. After a restart only its age tells."""
+    return bool((ctx.legs or any(ctx.ages)) and np.any(ctx.drift))
 
 
 def _has_room(ctx: Context, peer: PeerId) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
-from ..messages import Body, Commit, Freeze, Gram, Leg, Ready, Result, Roster, Seal, Vote
+from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
 from ..payloads import Digest, Have, Pieces, Want
 from ..statements import Scope, Statement
 from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
@@ -125,9 +125,8 @@ class Machine:
 
     def start(self, now: float, drift: Vector | None = None) -> list[Effect]:
         """Begin on the head; ``drift`` is what was trained and not sealed before a restart."""
-        if drift is not None and drift.any():
+        if drift is not None:
             self._ctx.drift = drift
-            self._ctx.legs = [Leg(self._ctx.head.seal, 0, 0)]  # what it was trained on is not known any more
         gathering.begin(self._ctx, now)
         gossip.beat(self._ctx, now)
         return self._finish_step(now)

@@ -127,11 +127,12 @@ def test_reducers_stand_can_be_dialled_and_are_the_first_sixteen_seats() -> None
     assert turns.reducers(table, SCOPE, 5, dict.fromkeys(peers(2), True)) == peers(2)
 
 
-def test_without_anybody_to_dial_all_voters_reduce() -> None:
+def test_without_anybody_to_dial_the_standing_of_the_roster_reduce_else_all_voters() -> None:
     table = changed(founders(4), peers(4)[:1], state=AWAY)
     assert turns.reducers(table, SCOPE, 5, dict.fromkeys(peers(4), False)) == peers(4)[1:]
     away = {peers(4)[0]: True, peers(4)[1]: False}
-    assert turns.reducers(table, SCOPE, 5, away) == peers(4)[1:], "who is away reduces nothing"
+    assert turns.reducers(table, SCOPE, 5, away) == peers(4)[1:2], "who is away reduces nothing, who is absent neither"
+    assert turns.reducers(table, SCOPE, 5, {peers(4)[0]: True}) == peers(4)[1:]
 
 
 def test_who_was_put_out_reduces_nothing_for_16_rounds_unless_nobody_else_can() -> None:

@@ -63,7 +63,7 @@ def deaf(*names: str) -> Switch:
         for module in (views, gathering, rostering, exchanging, reducing):
             patch.setattr(module, "is_gone", lambda *_: False)
         for name in names:
-            patch.setitem(machine._TIMERS, name, idle)  # type: ignore[misc]
+            patch.setitem(machine._TIMERS, name, idle)
 
     return off
 

@@ -140,7 +140,6 @@ def reported(live: Live, within: float) -> dict[str, Any]:
         ("reducer@3:exchange", 4),
         ("reducer@3:reduce", 4),
         ("contributor@3:train", 4),
-        ("2x@3:train", 6),
         ("3x@3:train", 6),  # half of them at once: those who are left shrink the run to themselves
     ],
 )
