@@ -17,7 +17,7 @@ from .messages import MAX_VIEW, MAX_VOTERS, Record
 from .shapes import boolean, hash32, identity, integer, list_of, real, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 NEW, STANDING, AWAY, LOST = "new", "standing", "away", "lost"
 WEIGHT_LIMIT = 2.0**64
@@ -119,12 +119,16 @@ class Table:
         gone = {each: replace(self.members[each], state=LOST) for each in lost if each in self.members}
         return Table({**self.members, **gone}) if gone else self
 
-    def is_quorum(self, peers: Iterable[PeerId]) -> bool:
+    def is_quorum(self, peers: Collection[PeerId]) -> bool:
         """More than 2/3 of the voters' weight."""
-        return _exceed(self._weights(peers), [*self.voters.values()], thirds=QUORUM_THIRDS)
+        return len(peers) >= self._fewest(QUORUM_THIRDS) and _exceed(
+            self._weights(peers), [*self.voters.values()], thirds=QUORUM_THIRDS
+        )
 
-    def is_third(self, peers: Iterable[PeerId], *, of: Iterable[PeerId] | None = None) -> bool:
+    def is_third(self, peers: Collection[PeerId], *, of: Iterable[PeerId] | None = None) -> bool:
         """More than 1/3 of the weight of ``of``, or of all voters."""
+        if of is None and len(peers) < self._fewest(1):
+            return False
         return _exceed(self._weights(peers), self._weights(self.voters if of is None else of), thirds=1)
 
     def is_half(self, peers: Iterable[PeerId]) -> bool:
@@ -140,6 +144,18 @@ class Table:
         """Weight of voters and lost among ``peers``, as of a round."""
         lost = {each: self._faded(each, round_number) for each in self.lost}
         return fsum(self.voters.get(each, lost.get(each, 0.0)) for each in set(peers))
+
+    def _fewest(self, thirds: int) -> int:
+        """No fewer voters weigh more than so many thirds: spares the sum while there cannot be enough."""
+        if thirds not in self._counts:
+            heavy = sorted(self.voters.values(), reverse=True)
+            enough = (count for count in range(len(heavy)) if _exceed(heavy[:count], heavy, thirds=thirds))
+            self._counts[thirds] = next(enough, len(heavy))
+        return self._counts[thirds]
+
+    @cached_property
+    def _counts(self) -> dict[int, int]:
+        return {}
 
     def _faded(self, who: PeerId, round_number: int) -> float:
         member = self.members[who]

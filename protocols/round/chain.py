@@ -12,7 +12,7 @@ from ..shapes import data, hash32, integer, list_of, record
 from ..table import Table, genesis, table_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ..canonical import Value
     from ..statements import Scope, Statement
@@ -43,7 +43,7 @@ def seal_zero(scope: Scope, founders: Iterable[PeerId], state: Hash) -> Head:
     return Head(name, 0, 0, genesis(founders, name), None, ())
 
 
-def certifies(table: Table, lost: Iterable[PeerId], signers: Iterable[PeerId]) -> bool:
+def certifies(table: Table, lost: Iterable[PeerId], signers: Collection[PeerId]) -> bool:
     """Whether a seal has a quorum: of its parent's voters, without those that it goes on without (5.10)."""
     return table.without(lost).is_quorum(signers)
 

@@ -13,9 +13,10 @@ import numpy as np
 from ..compression import get_codec
 from ..outer import state_root
 from ..turns import coordinator
+from .ballots import Ballots
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
-from .known import Known
+from .known import Known, Talk
 from .links import Chain
 from .shares import Shares
 from .timing import stretch
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
 MISSED_CORES = 8
 """Cores for which bytes came too early that are remembered."""
-VIEWS_KEPT = 8
-"""Readys and votes of one signer that are kept: those of its highest views."""
+TURNS_KEPT = 8
 TASKS_KEPT = 4
 """Rosters of one parent whose work is kept."""
 HISTORY = 64
@@ -179,7 +179,7 @@ class Settled:
     """What is kept of a round for members that missed its end; ``parent`` is the seal it was made on."""
 
     parent: Hash
-    known: tuple[Statement, ...]
+    known: Known
     results: Results | None
 
 
@@ -202,8 +202,10 @@ class Context:
         self.finishing = False
         self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
-        self.readys: dict[PeerId, dict[int, Statement]] = {}
-        self.votes: dict[PeerId, dict[int, Statement]] = {}
+        self.readys = Ballots()
+        self.votes = Ballots()
+        self.highest = 0
+        """The highest view that any voter was heard to be ready for."""
         self.heard: dict[PeerId, tuple[int, float]] = {}
         self.final: Hash | None = None
         self.history: deque[Settled] = deque()
@@ -212,14 +214,7 @@ class Context:
         self.gone: dict[PeerId, float] = {}
         self.missed: dict[Hash, set[PeerId]] = {}
         self.served: Counter[tuple[PeerId, Hash]] = Counter()
-        self.beats, self.last_mark = 0, b""
-        self.told: dict[PeerId, bytes] = {}
-        self.agreed: dict[PeerId, bytes] = {}
-        self.answered: dict[PeerId, float] = {}
-        self.caught_up: dict[PeerId, tuple[Hash, float]] = {}
-        self.strange: dict[PeerId, tuple[Hash, float]] = {}
-        """Neighbours on unknown heads, and since when; forgotten as this peer's own head moves."""
-        self.replied: dict[PeerId, float] = {}
+        self.talk = Talk()
         self.lost_heads: dict[Hash, float] = {}
         self.snapshots: dict[Hash, Donation] = {}
         self.sync: Sync | None = None
@@ -286,19 +281,16 @@ class Context:
         self.known.add(statement)
         self.emit(Flood(statement, source))
 
-    def keep(self, store: dict[PeerId, dict[int, Statement]], view: int, statement: Statement) -> bool:
-        """Put a ready or vote into its store, bounded for each signer; False for a second one of its view."""
-        own = store.setdefault(statement.peer, {})
-        if view in own:
-            if own[view].hash != statement.hash:
-                self.shame(statement)
+    def keep(self, store: Ballots, view: int, statement: Statement) -> bool:
+        """Put a ready or vote into its store; False for a second one of its view, or where it has no room."""
+        first = store.in_view(view).get(statement.peer)
+        if first is not None and first.hash != statement.hash:
+            self.shame(statement)
+        if first is not None or not store.has_room(view, statement.peer):
             return False
-        if len(own) >= VIEWS_KEPT:
-            lowest = min(own)
-            if view < lowest:
-                return False
-            self.known.drop(own.pop(lowest).hash)
-        own[view] = statement
+        gone = store.add(view, statement)
+        if gone is not None:
+            self.known.drop(gone.hash)
         return True
 
     def first_in_slot(self, statement: Statement) -> bool:
@@ -326,11 +318,6 @@ class Context:
         """The core is known now: whose bytes came too early is asked to send them again."""
         for sender in sorted(self.missed.pop(want.core, set())):
             self.push(sender, "want", want.encode())
-
-    def ready_in(self, view: int) -> dict[PeerId, Statement]:
-        """Readys of voters for this view, by signer."""
-        voters = self.head.table.voters
-        return {each: own[view] for each, own in self.readys.items() if view in own and each in voters}
 
     @property
     def failed(self) -> int:
@@ -364,7 +351,7 @@ class Context:
     def turn(self, view: int) -> PeerId:
         """Whose turn a view is under the head's table."""
         if view not in self._turns:
-            if len(self._turns) > VIEWS_KEPT:
+            if len(self._turns) > TURNS_KEPT:
                 self._turns.clear()
             self._turns[view] = coordinator(self.head.table, self.scope, view)
         return self._turns[view]
@@ -391,10 +378,9 @@ class Context:
         self.head = head
         self._turns.clear()
         for store in (self.readys, self.votes):
-            for own in store.values():
-                for view in [view for view in own if view <= head.view]:
-                    del own[view]
-        kept = [each for store in (self.readys, self.votes) for own in store.values() for each in own.values()]
-        self.known = Known(head.seal, [*head.votes, *kept])  # late votes make the certificates equal
+            store.forget(head.view, head.table)
+        self.known = Known(
+            head.seal, [*head.votes, *self.readys, *self.votes]
+        )  # late votes make the certificates equal
         self.missed.clear()
         self.served.clear()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def begin(ctx: Context, now: float) -> None:
     """Start the round on top of the head."""
     ctx.view = max(ctx.head.view + 1, ctx.signed_view)
-    signed = ctx.readys.get(ctx.me, {}).get(ctx.view)
+    signed = ctx.readys.in_view(ctx.view).get(ctx.me)
     if signed is not None and not fits(signed, ctx.view, ctx.head):
         ctx.view += 1  # on a chain that was left: of no use to anybody on this one
     ctx.round = ctx.new_round()

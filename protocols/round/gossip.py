@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ..payloads import Digest, Have
 from . import syncing
-from .known import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,15 +28,15 @@ def beat(ctx: Context, now: float) -> None:
     Whoever said the same of itself need not be told: if that changes it says so.
     """
     ctx.set_timer("digest", now + ctx.setting.timing.digest)
-    ctx.beats += 1
+    ctx.talk.beats += 1
     mark = ctx.known.mark
-    changed, ctx.last_mark = mark != ctx.last_mark, mark
-    if changed and ctx.beats % QUIET_BEATS:
+    changed, ctx.talk.mark = mark != ctx.talk.mark, mark
+    if changed and ctx.talk.beats % QUIET_BEATS:
         return
     payload = Digest(ctx.head.seal, ctx.head.view, mark).encode()
     for peer in sorted(ctx.neighbours):
-        if ctx.agreed.get(peer) != mark and (ctx.told.get(peer) != mark or ctx.beats % QUIET_BEATS == 0):
-            ctx.told[peer] = mark
+        if ctx.talk.agreed.get(peer) != mark and (ctx.talk.told.get(peer) != mark or ctx.talk.beats % QUIET_BEATS == 0):
+            ctx.talk.told[peer] = mark
             ctx.push(peer, "digest", payload)
 
 
@@ -48,7 +47,7 @@ def tell(ctx: Context, peer: PeerId, *, again: bool) -> None:
 
 def press_on(ctx: Context) -> None:
     """This peer got a round further: neighbours that are ahead are asked for the next one at once."""
-    for peer in sorted(ctx.strange):
+    for peer in sorted(ctx.talk.strange):
         tell(ctx, peer, again=False)
 
 
@@ -57,11 +56,11 @@ def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
     if digest.head != ctx.head.seal and _next_round(ctx, digest.head) is None:
         _other_head(ctx, sender, digest.head, now)
         return
-    ctx.strange.pop(sender, None)
+    ctx.talk.strange.pop(sender, None)
     if digest.mark == ctx.known.mark:
-        ctx.agreed[sender] = digest.mark
-    elif now - ctx.answered.get(sender, -ANSWER_S) >= ANSWER_S:
-        ctx.answered[sender] = now
+        ctx.talk.agreed[sender] = digest.mark
+    elif now - ctx.talk.answered.get(sender, -ANSWER_S) >= ANSWER_S:
+        ctx.talk.answered[sender] = now
         tell(ctx, sender, again=True)
 
 
@@ -69,15 +68,15 @@ def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
     """Push what the sender lacks: on top of the same head, or the next round where it is behind."""
     settled = _next_round(ctx, have.head)
     if have.head == ctx.head.seal:
-        ctx.answered[sender] = now
-        _give(ctx, sender, lacking(ctx.known.all, have.held))
+        ctx.talk.answered[sender] = now
+        _give(ctx, sender, ctx.known.lacking(have.held))
     elif settled is None:
         _other_head(ctx, sender, have.head, now)
     else:
-        told = ctx.caught_up.get(sender)
+        told = ctx.talk.caught_up.get(sender)
         if told is None or told[0] != have.head or now - told[1] >= CATCH_UP_S:
-            ctx.caught_up[sender] = (have.head, now)
-            _give(ctx, sender, lacking(settled.known, have.held))
+            ctx.talk.caught_up[sender] = (have.head, now)
+            _give(ctx, sender, settled.known.lacking(have.held))
     if have.again:
         tell(ctx, sender, again=False)
 
@@ -96,9 +95,9 @@ def _other_head(ctx: Context, sender: PeerId, head: Hash, now: float) -> None:
     """A neighbour is far behind, or on something unknown here, and is asked for it."""
     if ctx.chain.position(head) is not None:
         return  # far behind: it will ask
-    first, since = ctx.strange.setdefault(sender, (head, now))
+    first, since = ctx.talk.strange.setdefault(sender, (head, now))
     if ctx.chain.position(first) is not None:
-        ctx.strange[sender] = (head, now)  # it is only a little ahead; on another chain, both may go on for ever
+        ctx.talk.strange[sender] = (head, now)  # it is only a little ahead; on another chain, both may go on for ever
     elif now - since >= syncing.patience(ctx, head):
-        ctx.strange[sender] = (head, now)
+        ctx.talk.strange[sender] = (head, now)
         syncing.ask(ctx, sender, head, now)

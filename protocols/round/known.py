@@ -1,7 +1,8 @@
-"""The statements that a peer holds above its head, and how neighbours compare them (protocol.md 5)."""
+"""The statements that a peer holds above a head, and how neighbours compare them (protocol.md 5)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..ids import HASH_BYTES, Hash
@@ -10,15 +11,17 @@ from ..payloads import MAX_PRINTS, PRINT_BYTES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from ..ids import PeerId
     from ..statements import Statement
 
 
 class Known:
-    """Statements in the order in which they came."""
+    """Statements in the order in which they came, by the first bytes of their hashes."""
 
     def __init__(self, head: Hash, statements: Iterable[Statement]) -> None:
-        self._by: dict[Hash, Statement] = {}
+        self._by: dict[bytes, Statement] = {}
         self._mark = int.from_bytes(head, "big")
+        self._prints: bytes | None = None
         for each in statements:
             self.add(each)
 
@@ -26,23 +29,23 @@ class Known:
         return len(self._by)
 
     def __contains__(self, name: Hash) -> bool:
-        return name in self._by
+        held = self._by.get(name[:PRINT_BYTES])
+        return held is not None and held.hash == name
 
     def add(self, statement: Statement) -> None:
         """Hold one more."""
-        if statement.hash not in self._by:
-            self._by[statement.hash] = statement
-            self._mark ^= int.from_bytes(statement.hash, "big")
+        if self._by.setdefault(statement.hash[:PRINT_BYTES], statement) is statement:
+            self._toggle(statement.hash)
 
     def drop(self, name: Hash) -> None:
         """Hold it no longer."""
-        if self._by.pop(name, None) is not None:
-            self._mark ^= int.from_bytes(name, "big")
+        if name in self:
+            del self._by[name[:PRINT_BYTES]]
+            self._toggle(name)
 
-    @property
-    def all(self) -> tuple[Statement, ...]:
-        """Every one."""
-        return tuple(self._by.values())
+    def _toggle(self, name: Hash) -> None:
+        self._mark ^= int.from_bytes(name, "big")
+        self._prints = None
 
     @property
     def mark(self) -> bytes:
@@ -52,9 +55,32 @@ class Known:
     @property
     def prints(self) -> bytes:
         """The first bytes of their hashes, one after another."""
-        return b"".join([name[:PRINT_BYTES] for name in self._by][:MAX_PRINTS])
+        if self._prints is None:
+            self._prints = b"".join([*self._by][:MAX_PRINTS])
+        return self._prints
+
+    def lacking(self, prints: Collection[bytes]) -> list[Statement]:
+        """What whoever showed ``prints`` does not hold."""
+        return [statement for name, statement in self._by.items() if name not in prints]
 
 
-def lacking(held: Iterable[Statement], prints: Collection[bytes]) -> list[Statement]:
-    """Which of these whoever showed ``prints`` does not hold."""
-    return [each for each in held if each.hash[:PRINT_BYTES] not in prints]
+@dataclass
+class Talk:
+    """What was said to neighbours, and heard from them, while comparing."""
+
+    beats: int = 0
+    mark: bytes = b""
+    told: dict[PeerId, bytes] = field(default_factory=dict)
+    """The mark that was last sent to each."""
+    agreed: dict[PeerId, bytes] = field(default_factory=dict)
+    """The mark of each that was one's own."""
+    answered: dict[PeerId, float] = field(default_factory=dict)
+    caught_up: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
+    strange: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
+    """Neighbours on unknown heads, and since when; forgotten as this peer's own head moves."""
+    replied: dict[PeerId, float] = field(default_factory=dict)
+
+    def forget(self, peer: PeerId) -> None:
+        """Its stream closed."""
+        for store in (self.told, self.agreed, self.answered, self.caught_up, self.strange, self.replied):
+            store.pop(peer, None)

@@ -119,8 +119,7 @@ class Machine:
     @property
     def all_ready(self) -> bool:
         """Whether every voter is ready on top of the head: nobody needs this peer's votes or bytes any more."""
-        here = [own.values() for own in self._ctx.readys.values()]
-        on_head = {each.peer for own in here for each in own if cast("Ready", each.body).head == self.head.seal}
+        on_head = {each.peer for each in self._ctx.readys if cast("Ready", each.body).head == self.head.seal}
         return all(each in on_head for each in self.head.table.voters)
 
     def start(self, now: float, drift: Vector | None = None) -> list[Effect]:
@@ -219,8 +218,8 @@ class Machine:
         ctx = self._ctx
         ctx.neighbours.add(peer)
         ctx.gone.pop(peer, None)
-        ctx.told.pop(peer, None)
-        ctx.agreed.pop(peer, None)
+        ctx.talk.told.pop(peer, None)
+        ctx.talk.agreed.pop(peer, None)
         gossip.tell(ctx, peer, again=True)
         return ctx.take()
 
@@ -228,8 +227,7 @@ class Machine:
         """The stream to a neighbour closed; if it does not come back soon the peer counts as gone."""
         ctx = self._ctx
         ctx.neighbours.discard(peer)
-        for store in (ctx.told, ctx.agreed, ctx.answered, ctx.caught_up, ctx.strange, ctx.replied):
-            store.pop(peer, None)
+        ctx.talk.forget(peer)
         if peer in ctx.head.table.members:
             ctx.gone.setdefault(peer, now)
             ctx.set_timer("gone", now + ctx.setting.timing.gone, sooner=True)

@@ -152,10 +152,10 @@ def try_shrink(ctx: Context, now: float) -> None:
 
 def _others_went_on(ctx: Context, now: float) -> bool:
     """Whether a voter is here on an unknown head. Once a view its chain is asked for: it may have gone on before."""
-    here = sorted(each for each in ctx.strange if each in ctx.neighbours and ctx.head.table.stands(each))
+    here = sorted(each for each in ctx.talk.strange if each in ctx.neighbours and ctx.head.table.stands(each))
     if not here or not ctx.once(f"look {ctx.view}"):
         return False
-    head = ctx.strange[here[0]][0]
+    head = ctx.talk.strange[here[0]][0]
     ctx.lost_heads.pop(head, None)
     syncing.ask(ctx, here[0], head, now)
     ctx.set_timer("shrink", now + syncing.STALLED_S)

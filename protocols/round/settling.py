@@ -39,7 +39,7 @@ def _settle_drift(ctx: Context, task: Task) -> None:
 
 def _remember(ctx: Context, task: Task) -> None:
     """Keep the round for members that missed its end, within bounds."""
-    ctx.history.append(Settled(ctx.head.seal, ctx.known.all, task.results))
+    ctx.history.append(Settled(ctx.head.seal, ctx.known, task.results))
     size = sum(each.results.nbytes for each in ctx.history if each.results)
     while len(ctx.history) > HISTORY or (size > HISTORY_BYTES and len(ctx.history) > 1):
         old = ctx.history.popleft().results

@@ -14,11 +14,11 @@ def waits_for(ctx: Context) -> list[PeerId]:
     current, voters = ctx.round, ctx.head.table.voters
     if current.cast is None:
         late = [each for each in voters if each not in current.commits]
-        unready = [each for each in voters if each not in ctx.ready_in(ctx.view)]
+        unready = [each for each in voters if each not in ctx.readys.in_view(ctx.view)]
         return (late if current.ready < ctx.view else unready) or [ctx.coordinator]
     task = current.task
     if task is None or task.applied is not None:
-        votes = {each for each, own in ctx.votes.items() if current.cast.view in own}
+        votes = ctx.votes.in_view(current.cast.view)
         return [each for each in voters if each not in votes] if current.proposals else [current.cast.coordinator]
     if task.results is None:
         return [each for each in task.cast.working if each not in task.grams] or [current.cast.coordinator]
@@ -31,8 +31,8 @@ def sizes(ctx: Context) -> dict[str, int]:
     results = [each.results for each in ctx.history if each.results]
     return {
         "known": len(ctx.known),
-        "readys": sum(map(len, ctx.readys.values())),
-        "votes": sum(map(len, ctx.votes.values())),
+        "readys": len(ctx.readys),
+        "votes": len(ctx.votes),
         "commits": len(current.commits) + len(current.second),
         "slots": len(current.slots),
         "asked": len(current.asked),
@@ -41,7 +41,7 @@ def sizes(ctx: Context) -> dict[str, int]:
         "proposals": len(current.proposals),
         "history": len(ctx.history),
         "history_bytes": sum(each.nbytes for each in results),
-        "peers": len(ctx.told) + len(ctx.strange) + len(ctx.gone) + len(ctx.heard),
+        "peers": len(ctx.talk.told) + len(ctx.talk.strange) + len(ctx.gone) + len(ctx.heard),
         "served": len(ctx.served),
         "chain": ctx.chain.sizes()["links"],
     }

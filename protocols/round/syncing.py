@@ -88,9 +88,9 @@ def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
 
 def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
     """Show the way from what the sender knows to the head, and keep that state for a while."""
-    if now - ctx.replied.get(sender, -REPLY_S) < REPLY_S:
+    if now - ctx.talk.replied.get(sender, -REPLY_S) < REPLY_S:
         return
-    ctx.replied[sender] = now
+    ctx.talk.replied[sender] = now
     start, links = ctx.chain.since(asked.locator)
     if links and ctx.head.seal not in ctx.snapshots:
         _let_go(ctx, now)
@@ -240,7 +240,7 @@ def beat(ctx: Context, now: float) -> None:
     if sync.download is not None:
         sync.asked = {index: at for index, at in sync.asked.items() if now - at < 2 * BEAT_S}
         donors = [sync.peer, *sorted(ctx.neighbours - {sync.peer})]
-        _request(ctx, sync, donors[ctx.beats % len(donors)], now)
+        _request(ctx, sync, donors[ctx.talk.beats % len(donors)], now)
 
 
 def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector], now: float) -> None:

@@ -94,7 +94,7 @@ def give_up(ctx: Context, now: float) -> None:
 
 def fitting(ctx: Context) -> dict[PeerId, Statement]:
     """Readys that a roster of the view in flight may hold, in order of signers."""
-    found = ctx.ready_in(ctx.view)
+    found = ctx.readys.in_view(ctx.view)
     return {each: found[each] for each in sorted(found) if fits(found[each], ctx.view, ctx.head)}
 
 
@@ -112,6 +112,7 @@ def on_ready(ctx: Context, statement: Statement, source: PeerId | None, now: flo
         say_ready(ctx, body.view + 1, now)  # signed on a head that was lost with a checkpoint: of no use on this one
     if body.view > ctx.heard.get(statement.peer, (0, 0.0))[0]:
         ctx.heard[statement.peer] = (body.view, now)
+        ctx.highest = max(ctx.highest, body.view)
     if body.view == ctx.head.view + 1:
         try_final(ctx)
     move_up(ctx, now)
@@ -123,7 +124,10 @@ def try_final(ctx: Context) -> None:
     """More than 2/3 of voters and lost are ready right above the head: it is never undone."""
     if ctx.final == ctx.head.seal or ctx.head.proposal is None:
         return
-    proof = {peer: each for peer, each in ctx.ready_in(ctx.head.view + 1).items() if _on_head(ctx, each)}
+    found = ctx.readys.in_view(ctx.head.view + 1)
+    if not ctx.head.table.is_quorum(found):
+        return
+    proof = {peer: each for peer, each in found.items() if _on_head(ctx, each)}
     if ctx.head.table.holds(proof, ctx.head.round) and ctx.chain.agrees(proof):
         ctx.final = ctx.head.seal
         ctx.root(ctx.head.seal, final=True)
@@ -137,7 +141,7 @@ def _on_head(ctx: Context, ready: Statement) -> bool:
 
 def move_up(ctx: Context, now: float) -> None:
     """Join the highest view that more than a third of the weight heard from in the last minute has signed."""
-    if max(ctx.heard.values(), default=(0, 0.0))[0] <= ctx.view:
+    if ctx.highest <= ctx.view:
         return
     table, since = ctx.head.table, now - ctx.setting.timing.heard
     heard = {peer: view for peer, (view, at) in ctx.heard.items() if at >= since and table.stands(peer)}
@@ -158,7 +162,7 @@ def give_up_for(ctx: Context, view: int, now: float) -> None:
 
 def _hurry(ctx: Context, now: float) -> None:
     """A third of the weight is ready in the view in flight: whoever still trains has the grace to end it."""
-    if ctx.round.ready < ctx.view and ctx.head.table.is_third(ctx.ready_in(ctx.view)):
+    if ctx.round.ready < ctx.view and ctx.head.table.is_third(ctx.readys.in_view(ctx.view)):
         ctx.set_timer("grace", now + ctx.setting.timing.grace, sooner=True)
 
 

@@ -46,7 +46,7 @@ def step(ctx: Context, now: float) -> None:
         own = sealed_by(ctx, task, ctx.view)
         assert own is not None
         ctx.sign(own[0])
-    voted = ctx.me in ctx.votes and ctx.view in ctx.votes[ctx.me]
+    voted = ctx.me in ctx.votes.in_view(ctx.view)
     if voted or ctx.round.ready != ctx.view or ctx.signed_view > ctx.view or ctx.view in ctx.round.unfair:
         return
     for name, proposal in ctx.round.proposals.items():
@@ -130,7 +130,7 @@ def _late_vote(ctx: Context, statement: Statement, body: Vote, source: PeerId | 
 
 def votes_for(ctx: Context, name: Hash, view: int) -> list[Statement]:
     """The votes for a proposal, in order of signers."""
-    votes = {each: own[view] for each, own in ctx.votes.items() if view in own}
+    votes = ctx.votes.in_view(view)
     return [votes[each] for each in sorted(votes) if _names(votes[each], name)]
 
 
@@ -143,7 +143,7 @@ def certified(ctx: Context) -> tuple[Hash, Statement] | None:
     found = None
     for name, proposal in ctx.round.proposals.items():
         body = cast("Seal", proposal.body)
-        signers = [each for each, own in ctx.votes.items() if body.view in own and _names(own[body.view], name)]
+        signers = [peer for peer, each in ctx.votes.in_view(body.view).items() if _names(each, name)]
         better = found is None or body.view > cast("Seal", found[1].body).view
         if better and signers and certifies(ctx.head.table, body.lost, signers):
             found = (name, proposal)
@@ -164,7 +164,7 @@ def try_adopt(ctx: Context, now: float) -> bool:
     own = sealed_by(ctx, task, body.view) if task else None
     if task is None or own is None:
         timing = ctx.setting.timing
-        wait = timing.hurry if ctx.strange and ctx.once("hurry") else timing.chase
+        wait = timing.hurry if ctx.talk.strange and ctx.once("hurry") else timing.chase
         ctx.set_timer("chase", now + wait, sooner=True)
         return False
     if seal_hash(ctx.scope, own[0]) != name:

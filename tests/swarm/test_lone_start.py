@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 STEPS, ALONE = 25, 8
 """Steps a round, and rounds alone: 200 steps."""
 NOISE = 0.03
-"""Nats per byte between two runs that differ in nothing but their data (0.01 and less was seen)."""
+"""Nats per byte between two runs that differ in nothing but their data (0.011 was seen)."""
 ALARM = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|\bnorm\b|\bnan\b")
 
 

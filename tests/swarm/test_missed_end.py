@@ -41,7 +41,7 @@ def test_it_gets_the_rounds_end_from_the_others_and_goes_on(seed: int) -> None:
     victim = list(made.peers.values())[seed % 4]
 
     def voted() -> bool:
-        return victim.head.round == 1 and victim.peer in victim.machine._ctx.votes
+        return victim.head.round == 1 and any(each.peer == victim.peer for each in victim.machine._ctx.votes)
 
     until(made, voted)
     restart_after(made, seed % 4, 2.0)
