@@ -35,9 +35,6 @@ class Clock:
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
         """Run ``call(*args)`` at ``time``, or now if that is past."""
         self._count += 1

@@ -127,7 +127,7 @@ def _swarm(commands: Commands) -> None:
     flag("--json", type=Path, metavar="FILE", help="write the report to FILE (- = stdout)")
     flag("--trace", type=Path, metavar="DIR", help="keep updates and seals in DIR and replay them in memory")
     flag("--keep", action="store_true", help="leave the peers' homes behind")
-    flag("--timeout", type=float, default=0.0, metavar="S", help="seconds for the whole swarm; 0 = none of its own")
+    flag("--timeout", type=float, default=0.0, metavar="S", help="seconds in all; 0 = as long as its rounds allow")
     swarm.set_defaults(command=_run_swarm)
 
 

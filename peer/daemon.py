@@ -289,8 +289,8 @@ class Daemon:
         self._reporter.on_window(result)
         return Window(result.end - effect.base, result.steps, result.tokens)
 
-    def _on_progress(self, step: int, loss: float) -> None:
-        self._reporter.on_progress(step, loss, self._run.manifest.round.steps or 0)
+    def _on_progress(self, step: int, _loss: float) -> None:
+        self._reporter.on_progress(step, self._run.manifest.round.steps or 0)
 
     async def _pulse(self) -> None:
         """Read now and then what nobody reports."""

@@ -20,6 +20,8 @@ from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import PeerId, digest
 from protocols.statements import Scope, Sign, Statement
 
+from .paths import sync_folder
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -161,7 +163,7 @@ class Journal:
             if len(data) > good:
                 log.warning("the last record of %s was cut short by a crash, before it was sent: dropped", self._path)
                 os.ftruncate(file, good)
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             os.close(file)
             raise _disk(self._path, error) from error
@@ -193,7 +195,7 @@ class Journal:
             if os.fstat(self._file).st_size != self._size:
                 os.ftruncate(self._file, self._size)  # the rest of a record that the disk refused
             if self._unsynced:
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
                 self._unsynced = False
             _write_all(self._file, record)
             os.fsync(self._file)
@@ -309,15 +311,6 @@ def _check(*parts: bytes | memoryview) -> bytes:
 def _write_all(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name must outlive a power failure as well."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _disk(path: Path, error: OSError) -> EnvironmentFault:

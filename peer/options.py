@@ -82,5 +82,5 @@ class SwarmOptions:
     keep: bool = False
     """Leave the temporary homes behind."""
     timeout: float = 0.0
-    """Seconds for the whole swarm; 0 = as long as its rounds allow."""
+    """Seconds for the whole swarm, virtual ones for a virtual swarm; 0 = as long as its rounds allow."""
     debug: bool = False

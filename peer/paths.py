@@ -63,6 +63,15 @@ def default_home() -> Path:
     return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("murmur", appauthor=False)
 
 
+def sync_folder(folder: Path) -> None:
+    """What was created, renamed or removed in a folder outlives a power failure from here on; raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _unusable(root: Path, why: str | None) -> EnvironmentFault:
     return EnvironmentFault(
         f"the home {root} cannot be used: {why}",

@@ -96,8 +96,8 @@ class Reporter:
         self._head = head
         self._tell_provisional(head)
 
-    def on_progress(self, step: int, loss: float, steps: int) -> None:
-        """The trainer is in the middle of a window."""
+    def on_progress(self, step: int, steps: int) -> None:
+        """The trainer is in the middle of a window of so many steps; 0: it counts seconds."""
         self.apply(st.Progressed(min(1.0, step / steps) if steps else 0.0, self.status.round.deadline_s))
 
     def on_window(self, window: WindowResult) -> None:

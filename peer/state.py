@@ -24,6 +24,8 @@ from protocols.outer import state_root
 from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
 from protocols.shapes import integer, list_of
 
+from .paths import sync_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -228,7 +230,7 @@ class StateStore:
             size -= self._path(number).stat().st_size
             self._path(number).unlink()
         if left:
-            _sync(self.folder)  # they must not come back and be taken for the newest
+            sync_folder(self.folder)  # they must not come back and be taken for the newest
 
     def _vector(self, file: Any, name: str) -> Vector:
         part = file.get_slice(name)
@@ -257,20 +259,11 @@ class StateStore:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, path)
-            _sync(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink()
             raise _disk(path, error) from error
-
-
-def _sync(folder: Path) -> None:
-    """What was renamed or removed in a folder outlives a power failure from here on."""
-    directory = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _check(proof: bytes, drift: Vector) -> str:

@@ -49,9 +49,7 @@ def gather(peers: list[Peer], run: bytes, values: int) -> list[Harvest]:
 
 def common_rounds(harvests: list[Harvest]) -> list[int]:
     """Rounds that everybody is past who still takes part; the killed, and who has yet to join, hold nothing up."""
-    survivors = [
-        each for each in harvests if each.peer.killed is None and (each.log or each.peer.joins is None)
-    ]  # fmt: skip
+    survivors = [each for each in harvests if each.peer.killed is None and (each.log or each.peer.joins is None)]
     if not survivors:
         return []
     reached = min(max(each.log, default=0) for each in survivors)

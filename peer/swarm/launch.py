@@ -215,8 +215,8 @@ class Launcher:
     async def _spawn(self, peer: Peer, entry: list[str]) -> None:
         peer.home.create()
         peer.identity.save(peer.home.key)
-        rounds = 0 if peer.joins is not None else self._options.rounds  # who joins late is told when to end
-        kept = self._options.rounds + SPARE_CHECKPOINTS
+        rounds = self._options.rounds  # of the whole swarm: whoever joins late counts those before it as well
+        kept = rounds + SPARE_CHECKPOINTS
         command = [
             *(sys.executable, "-P", "-m", *self._program(peer), "up", "--json"),
             *(f"--home={peer.home.root}", f"--run={self._file}", f"--rounds={rounds}"),

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from protocols.errors import ConfigError
 from protocols.round.effects import Phase, Sign, Train
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 TRAINING_S = 0.05
 """From a sign that training goes on to death in the midst of it."""
 _INPUTS = frozenset({"start", "trained", "receive", "payload", "done", "tick", "welcome", "left", "finish"})
+
+
+class Claims(Protocol):
+    """Who dies of which kill, agreed upon by all peers of a swarm."""
+
+    def claim(self, number: int, kill: Kill, index: int) -> bool:
+        """Whether peer ``index`` is to die of the swarm's kill ``number``; False when enough others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ class Fate:
 
     index: int
     kills: Sequence[Kill]
-    tokens: Tokens
+    tokens: Claims
     later: Callable[[float, Callable[[], None]], object]
     """Call something after so many seconds."""
     die: Callable[[], None]

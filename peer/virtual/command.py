@@ -19,11 +19,15 @@ from .trace import Trace
 from .world import Outcome, World
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from protocols.ids import PeerId
 
     from ..options import SwarmOptions
 
 MOST_VOID = 0.1
+"""Share of the rounds that may be void."""
 RULES = (
     "final_conflicts", "no_double_signature", "hash_recomputed", "view_grows", "known_parent", "void_keeps_state",
     "drift_kept", "memory_bounded", "one_window", "time_goes_on",
@@ -166,14 +170,14 @@ def _peers(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _killed(world: World, deaths: dict[int, int], name: Any) -> str | None:
+def _killed(world: World, deaths: dict[int, int], name: PeerId) -> str | None:
     if world.peers[name].alive:
         return None
     number = deaths.get(world.number(name))
     return "by chance" if number is None else str(world.faults.kills[number])
 
 
-def _tell(outcome: Outcome, document: dict[str, Any], say: Any) -> None:
+def _tell(outcome: Outcome, document: dict[str, Any], say: Callable[[str], None]) -> None:
     for entry in document["rounds"][1:]:
         what = "void: " + (entry["reason"] or "") if entry["void"] else f"{len(entry['contributors'])} contributors"
         say(
@@ -196,7 +200,8 @@ def _write_trace(folder: Path, world: World, document: dict[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _sayer(json_to: Path | None) -> Any:
+def _sayer(json_to: Path | None) -> Callable[[str], None]:
+    """What prints a line for the person: on stderr where the report has stdout."""
     screen = sys.stderr if str(json_to) == "-" else sys.stdout
 
     def say(text: str) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..swarm.plan import Kill
-from ..swarm.victim import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from .peer import VirtualPeer
     from .world import World
 
-__all__ = ["Fate", "Faults", "Kill", "Lots"]
+__all__ = ["Faults", "Injector", "Kill", "Lots"]
 
 SPREAD_S = 40.0
 """A fault happens up to so long after its round began."""
@@ -38,13 +36,14 @@ RETRY_S, RETRIES = 30.0, 20
 class Faults:
     """How much goes wrong. Half of the deaths are power cuts, which nobody is told of for half a minute.
 
-    ``restarts`` is the share of the dead that come back, half of them without their disk and so with a new key.
+    ``restarts`` is the share of the dead that come back, ``fresh`` of them without their disk and so with a new key.
     ``split``: the share of peers on the smaller side of a partition, drawn from this range.
     """
 
     loss: float = 0.0
     deaths: int = 0
     restarts: float = 0.5
+    fresh: float = 0.5
     joins: int = 0
     partitions: int = 0
     split: tuple[float, float] = (0.1, 0.3)
@@ -56,37 +55,33 @@ class Faults:
     """Without a journal whoever restarts signs anew: shows what it prevents."""
 
 
-class Lots(Tokens):
+class Lots:
     """Who dies of which kill, within one process."""
 
     def __init__(self) -> None:
-        super().__init__(Path())
-        object.__setattr__(self, "_dead", {})
-
-    _dead: dict[int, int]
+        self._dead: dict[int, int] = {}
 
     def claim(self, number: int, kill: Kill, index: int) -> bool:
-        """See ``Tokens.claim``."""
+        """See ``Claims.claim``."""
         if list(self._dead.values()).count(number) >= kill.count or index in self._dead:
             return False
         self._dead[index] = number
         return True
 
     def taken(self) -> dict[int, int]:
-        """See ``Tokens.taken``."""
+        """Peer → number of the kill that it died of."""
         return dict(self._dead)
 
 
-class Fate:
+class Injector:
     """Carries the faults out."""
 
     def __init__(self, world: World, faults: Faults, draw: Random) -> None:
-        self.open = 0
-        """Faults that have not happened, or are not over."""
         self._world, self._faults, self._draw = world, faults, draw
         self._cut: set[PeerId] = set()
         self._plan = self._planned(world.rounds)
         self.open = len(self._plan)
+        """Faults that have not happened, or are not over."""
 
     def _planned(self, rounds: int) -> deque[tuple[int, float, int, Callable[[], None]]]:
         faults, draw = self._faults, self._draw
@@ -128,7 +123,7 @@ class Fate:
             world.kill(peer, silent=silent)
             if draw.random() < self._faults.restarts:
                 self.open += 1
-                disk = draw.random() < 0.5
+                disk = draw.random() >= self._faults.fresh
                 world.clock.at(world.clock.now + draw.uniform(*AWAY_S), self._return, peer, disk)
         self._over()
 

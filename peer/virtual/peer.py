@@ -34,15 +34,11 @@ from .invariants import Shadow, Violation
 from .wire import wired
 
 if TYPE_CHECKING:
-    from protocols.messages import Body
-
     from .storage import Disk
     from .world import World
 
-Bend = Callable[[list[Effect]], list[Effect]]
-"""A liar's part: effects in, effects out."""
 Forge = Callable[[PeerId, str, bytes], "list[tuple[str, bytes]] | None"]
-"""(to, kind, payload) of a frame → the frames to send in its place; None leaves it as it is."""
+"""A liar's part: (to, kind, payload) of a frame → the frames to send in its place; None leaves it as it is."""
 SIZES_EVERY = 64
 """Calls of a machine between two looks at what it stores."""
 SPIN = 100
@@ -55,7 +51,6 @@ class VirtualPeer:
     def __init__(self, world: World, disk: Disk) -> None:
         self.world, self.disk, self.peer = world, disk, disk.identity.peer
         self.alive = self.honest = True
-        self.bend: Bend | None = None
         self.forge: Forge | None = None
         keep = world.plan.keep or None
         self.sealed: deque[Sealed] = deque(maxlen=keep)
@@ -108,6 +103,8 @@ class VirtualPeer:
 
     def on_frame(self, sender: PeerId, kind: str, payload: Any) -> None:
         """A frame arrived: bytes, or a statement that was flooded."""
+        if not self.alive:
+            return
         if self._frozen is not None:
             self._frozen.append((self.on_frame, (sender, kind, payload)))
         elif kind != "statement":
@@ -123,6 +120,8 @@ class VirtualPeer:
 
     def on_stream(self, neighbour: PeerId, open_: bool) -> None:
         """A stream to a neighbour opened or closed."""
+        if not self.alive:
+            return
         if self._frozen is not None:
             self._frozen.append((self.on_stream, (neighbour, open_)))
         elif open_:
@@ -143,23 +142,16 @@ class VirtualPeer:
                 call(*arguments)
 
     def die(self) -> None:
-        """The process is gone; only the disk stays."""
+        """The process is gone, with all that it held; only the disk stays."""
         self.alive = False
-
-    def sign(self, body: Body) -> Statement:
-        """A statement by this peer's key past its journal: for liars."""
-        return self.world.plan.scope.state(self.peer, body, self.disk.identity.sign)
+        del self.machine
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what the machine asks, and what that leads to."""
         queue = deque(effects)
-        if self.bend is not None:
-            queue = deque(self.bend(list(queue)))
         while queue and self.alive:
             effect = queue.popleft()
-            more = self._do[type(effect)](effect)
-            if more:
-                queue.extend(more if self.bend is None else self.bend(more))
+            queue.extend(self._do[type(effect)](effect) or ())
 
     # --- the machine --------------------------------------------------------------------------------
 
@@ -191,7 +183,6 @@ class VirtualPeer:
         """One input of the machine."""
         if not self.alive:
             return
-        self.world.calls += 1
         try:
             effects = method(*arguments)
         except RemoteError as error:
@@ -206,12 +197,16 @@ class VirtualPeer:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
+        if not self.alive:
+            return
         deadline = self.machine.deadline()
-        if deadline < self._alarm and self.alive:
+        if deadline < self._alarm:
             self._alarm = deadline
             self.world.clock.at(deadline, self._ring, deadline)
 
     def _ring(self, at: float) -> None:
+        if not self.alive:
+            return
         if at != self._alarm or not self.alive:
             return  # an earlier one was set meanwhile, and rang
         if self._frozen is not None:
@@ -270,6 +265,8 @@ class VirtualPeer:
         self.world.clock.at(self._now + self.world.draw.uniform(low, high), self._worked, effect, value)
 
     def _worked(self, effect: Work, value: object) -> None:
+        if not self.alive:
+            return
         if self._frozen is not None:
             self._frozen.append((self._worked, (effect, value)))
         else:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from protocols.ids import Hash
 
 T = TypeVar("T")
-REMEMBERED = 8192
+REMEMBERED = 4096
+SHARED = 256
+"""Values of that kind are large, and wanted for a round or two."""
 _shared: dict[tuple[object, ...], object] = {}
 _decoded: dict[tuple[bytes, str, bytes], Statement] = {}
 _wired: dict[tuple[bytes, Hash], tuple[Statement, int]] = {}
@@ -36,7 +38,7 @@ class QuickScope(Scope):
         full = (self.run, self.cell, *key)
         if full not in _shared:
             _shared[full] = make()
-            if len(_shared) > REMEMBERED:
+            if len(_shared) > SHARED:
                 del _shared[next(iter(_shared))]
         return cast("T", _shared[full])
 

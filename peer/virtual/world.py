@@ -11,7 +11,7 @@ from protocols.ids import PeerId, short
 from protocols.outer import state_root
 
 from .chronicle import Chronicle
-from .faults import Fate, Faults, Lots
+from .faults import Faults, Injector, Lots
 from .invariants import Invariants, Link, Violation
 from .peer import VirtualPeer
 from .plan import Plan, keys
@@ -86,14 +86,13 @@ class World:
         self.trace, self.chronicle = Trace(), Chronicle()
         self.refused: list[tuple[PeerId, PeerId, RemoteError]] = []
         """(who refused, whose frame, why), the first few."""
-        self.calls = 0
         self.lots = Lots()
         self.done = False
         self._finishing = False
         self._numbers: dict[PeerId, int] = {}
         for identity in [*self.founders, *self.plan.newcomers]:
             self._add(Disk(identity))
-        self.fate = Fate(self, self.faults, Random(f"{seed} faults"))
+        self.injector = Injector(self, self.faults, Random(f"{seed} faults"))
 
     @property
     def command(self) -> str:
@@ -129,7 +128,7 @@ class World:
             peer.start()
         for one, other in self._graph(list(self.peers)):
             self.network.connect(one, other)
-        self.fate.begin()
+        self.injector.begin()
 
     def outcome(self) -> Outcome:
         """As it is now."""
@@ -142,7 +141,7 @@ class World:
 
     def stand(self) -> str:
         """Where everybody stands."""
-        lines = [f"not done after {self.clock.now:.0f} virtual seconds; {self.fate.open} faults are not over"]
+        lines = [f"not done after {self.clock.now:.0f} virtual seconds; {self.injector.open} faults are not over"]
         for each in self.living():
             phase, peers = each.machine.waiting()
             names = ", ".join(short(peer) for peer in peers[:4])
@@ -168,7 +167,7 @@ class World:
 
     def check_end(self) -> None:
         """Whether everybody has made the rounds and is on one chain with one state."""
-        if self.done or self.fate.open:
+        if self.done or self.injector.open:
             return
         living = self.living()
         if not living or any(each.depth < self.rounds for each in living):
@@ -214,7 +213,7 @@ class World:
         if not journal:
             peer.disk.journal = Journal()
         fresh = self._add(peer.disk)
-        fresh.bend, fresh.forge, fresh.honest = peer.bend, peer.forge, peer.honest
+        fresh.forge, fresh.honest = peer.forge, peer.honest
         self.say(fresh.peer, "restarts", f"at round {fresh.head.round}")
         self._connect(fresh)
         return fresh
@@ -290,7 +289,7 @@ class World:
         self.chronicle.sealed(peer.peer, effect)
         how = "void" if effect.record.void else "synced" if effect.record.synced else "seals"
         self.say(peer.peer, how, f"{link.round} {link.view} {link.seal.hex()}")
-        self.fate.reached(link.depth)
+        self.injector.reached(link.depth)
         if link.depth >= self.rounds:
             self.check_end()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, cast
 
@@ -18,102 +17,32 @@ from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector,
 from .exchange import Encoded, Inbox, part_sizes
 from .known import Known, Talk
 from .links import Chain
-from .shares import Shares
 from .timing import stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from ..ids import Hash, PeerId
     from ..messages import Body, Commit, Leg, Seal
     from ..payloads import Want
     from ..statements import Scope, Statement
-    from ..table import Table
     from .chain import Head
-    from .reduction import Applied, Frozen, Reduced
-    from .results import Results, Share
+    from .results import Results
     from .roster import Cast
     from .syncing import Donation, Sync
+    from .task import Task
 
 MISSED_CORES = 8
 """Cores for which bytes came too early that are remembered."""
 TURNS_KEPT = 8
-TASKS_KEPT = 4
-"""Rosters of one parent whose work is kept."""
+"""Views whose coordinator is remembered: to find it hashes every voter."""
 HISTORY = 64
 HISTORY_BYTES = 256 << 20
 """Rounds, and bytes of results, that are kept for peers that are behind."""
 ROOTS_KEPT = 3
+"""Parameters that are kept for forks, see ``Context.rooted``."""
 PARENTS_KEPT = 64
 """Seals whose late messages are recognised as late."""
-
-
-@dataclass
-class Task:
-    """The work of one roster core. It does not name the view, so a later coordinator keeps it.
-
-    A void round's task is done from the start: ``applied`` is the parent's state.
-    """
-
-    cast: Cast
-    due: float
-    """When a reducer sends its Gram whatever is missing."""
-    grams: dict[PeerId, list[Statement]] = field(default_factory=dict)
-    """At most two faces of each."""
-    arrived: dict[PeerId, float] = field(default_factory=dict)
-    delivered: Shares | None = None
-    """The division by which every one of this peer's parts is pushed."""
-    summed: bool = False
-    froze: tuple[int, int] = (0, 0)
-    """View and revision of the freeze that counts."""
-    frozen: Frozen | None = None
-    reduce_due: float = 0.0
-    results: Results | None = None
-    served: dict[PeerId, float] = field(default_factory=dict)
-    """When a reducer's last result root came."""
-    reducing: set[Share] = field(default_factory=set)
-    reduced: dict[Share, Reduced] = field(default_factory=dict)
-    applying: bool = False
-    applied: Applied | None = None
-    left: tuple[Vector, Vector] | None = None
-    """(drift when the work began, what is left of it)."""
-    seals: dict[int, tuple[Seal, Table]] = field(default_factory=dict)
-    """The outcome by view of its proposal: turns that failed before it stand in the table."""
-
-    @property
-    def have(self) -> NDArray[np.bool_]:
-        """[rows, parts] that go into the result: what the Grams call present, but no part from who kept it from others.
-
-        A reducer that was put out after the freeze has its own row of its own parts, and perhaps nobody else has.
-        """
-        assert self.frozen is not None
-        have = self.frozen.have.copy() if self.shares.left else self.frozen.have
-        for who, part in self.shares.left:
-            if who in self.cast.rows:
-                have[self.cast.rows.index(who), part] = False
-        return have
-
-    @property
-    def told(self) -> tuple[object, ...]:
-        """Names the results, once every root is known: freeze core, who was put out, roots."""
-        results = self.results
-        return () if results is None else (results.core, results.shares.out, *sorted(results.roots.items()))
-
-    def taken(self, peer: PeerId) -> list[bool]:
-        """The parts of a peer's update that go into the result."""
-        rows = self.cast.rows
-        return self.have[rows.index(peer)].tolist() if peer in rows else [False] * len(self.cast.owners)
-
-    @property
-    def shares(self) -> Shares:
-        """Who reduces what now."""
-        return self.results.shares if self.results is not None else self._first_shares
-
-    @cached_property
-    def _first_shares(self) -> Shares:
-        return Shares(self.cast, ())
 
 
 @dataclass
@@ -206,16 +135,16 @@ class Context:
         self.votes = Ballots()
         self.highest = 0
         """The highest view that any voter was heard to be ready for."""
-        self.heard: dict[PeerId, tuple[int, float]] = {}
-        self.final: Hash | None = None
+        self.heard: dict[PeerId, tuple[int, float]] = {}  # the same of each, and when
+        self.final: Hash | None = None  # the last head that was seen to become final
         self.history: deque[Settled] = deque()
         self.parents: deque[Hash] = deque(maxlen=PARENTS_KEPT)
         self.neighbours: set[PeerId] = set()
-        self.gone: dict[PeerId, float] = {}
-        self.missed: dict[Hash, set[PeerId]] = {}
-        self.served: Counter[tuple[PeerId, Hash]] = Counter()
+        self.gone: dict[PeerId, float] = {}  # members whose stream closed, and since when
+        self.missed: dict[Hash, set[PeerId]] = {}  # who sent bytes for a core that is not known here
+        self.served: Counter[tuple[PeerId, Hash]] = Counter()  # times that each got bytes of a core
         self.talk = Talk()
-        self.lost_heads: dict[Hash, float] = {}
+        self.lost_heads: dict[Hash, float] = {}  # that lost the comparison with this chain, and when
         self.snapshots: dict[Hash, Donation] = {}
         self.sync: Sync | None = None
         self.moved = False
@@ -278,8 +207,8 @@ class Context:
 
     def accept(self, statement: Statement, source: PeerId | None) -> None:
         """Remember a valid statement and pass it on."""
-        self.known.add(statement)
-        self.emit(Flood(statement, source))
+        if self.known.add(statement):
+            self.emit(Flood(statement, source))
 
     def keep(self, store: Ballots, view: int, statement: Statement) -> bool:
         """Put a ready or vote into its store; False for a second one of its view, or where it has no room."""
@@ -379,8 +308,10 @@ class Context:
         self._turns.clear()
         for store in (self.readys, self.votes):
             store.forget(head.view, head.table)
-        self.known = Known(
-            head.seal, [*head.votes, *self.readys, *self.votes]
-        )  # late votes make the certificates equal
+        # With the head's votes: late ones make the certificates equal.
+        self.known = Known(head.seal, [*head.votes, *self.readys, *self.votes])
+        for peer in (self.gone.keys() | self.heard.keys()) - head.table.members.keys():
+            self.gone.pop(peer, None)
+            self.heard.pop(peer, None)
         self.missed.clear()
         self.served.clear()

@@ -123,14 +123,14 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def add(self, sender: PeerId, frame: Pieces, cast_: Cast, mine: Collection[int]) -> bool:
+    def add(self, sender: PeerId, frame: Pieces, cast_: Cast, mine: Collection[int]) -> None:
         """Check every piece against its maker's commit and keep it; raises RemoteError naming the sender.
 
-        Parts that are not this peer's any more are passed over. Returns whether something new came.
+        Parts that are not this peer's any more are passed over.
         """
         if frame.maker not in cast_.rows:
             raise RemoteError(sender, f"parts of {frame.maker}, which is no contributor of this round")
-        root, new = cast_.commit(frame.maker).root, False
+        root = cast_.commit(frame.maker).root
         for piece in frame.pieces:
             if piece.index not in mine or (root, piece.index) in self._parts:
                 continue
@@ -139,8 +139,6 @@ class Inbox:
             except ValueError as error:
                 raise RemoteError(sender, f"part {piece.index} of {frame.maker}: {error}") from error
             self._parts[root, piece.index] = piece.data
-            new = True
-        return new
 
     def _check(self, maker: PeerId, root: Hash, piece: Piece) -> None:
         leaf = _leaf(self._scope, self._parent, maker, piece.index, piece.norm2, piece.data)

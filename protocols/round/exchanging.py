@@ -19,8 +19,9 @@ from .views import allow, is_gone
 if TYPE_CHECKING:
     from ..ids import PeerId
     from ..statements import Statement
-    from .context import Context, Task
+    from .context import Context
     from .reduction import Frozen
+    from .task import Task
 
 FACES = 2
 """Statements of one reducer for one slot that are kept: the freeze says which counts."""
@@ -155,6 +156,8 @@ def on_freeze(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     task = ctx.round.tasks.get(body.roster)
     if task is None or task.cast.void:
         return False
+    if body.view > ctx.view:  # of a turn to come: it must not outrank the freezes before it
+        return False
     if statement.peer != ctx.turn(body.view):
         raise RemoteError(statement.peer, f"froze view {body.view} out of turn")
     by_hash = {each.hash: peer for peer, faces in task.grams.items() for each in faces}
@@ -213,7 +216,7 @@ def _note_unfair(ctx: Context, task: Task, shares: Shares, now: float) -> None:
     owing, early = task.results.missing(), now - ctx.setting.timing.fair
     new = [each for each in shares.out if each not in task.results.shares.out]
     if any(task.served.get(each, now) < early and each not in owing for each in new):
-        ctx.round.unfair.add(ctx.view)
+        ctx.round.unfair.add(task.froze[0])
 
 
 def on_frozen(ctx: Context, about: bytes, frozen: Frozen) -> None:

@@ -54,7 +54,7 @@ def on_trained(ctx: Context, parent: Hash, window: Window, now: float) -> None:
         return
     ctx.training = None
     if not is_sound(window.drift):
-        ctx.trouble(ctx.me, "training left the numbers that an update may have; this window is thrown away")
+        ctx.trouble(ctx.me, "training ended in values that are not finite or far too large; this window is thrown away")
         window = replace(window, drift=training.drift, steps=0, tokens=0)
     new = ctx.drift is not training.drift  # a seal has taken or dropped some of it meanwhile
     ctx.drift = ctx.drift + (window.drift - training.drift) if new else window.drift

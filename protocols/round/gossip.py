@@ -29,6 +29,7 @@ def beat(ctx: Context, now: float) -> None:
     """
     ctx.set_timer("digest", now + ctx.setting.timing.digest)
     ctx.talk.beats += 1
+    ctx.talk.keep(ctx.neighbours)
     mark = ctx.known.mark
     changed, ctx.talk.mark = mark != ctx.talk.mark, mark
     if changed and ctx.talk.beats % QUIET_BEATS:

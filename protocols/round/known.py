@@ -32,10 +32,14 @@ class Known:
         held = self._by.get(name[:PRINT_BYTES])
         return held is not None and held.hash == name
 
-    def add(self, statement: Statement) -> None:
-        """Hold one more."""
-        if self._by.setdefault(statement.hash[:PRINT_BYTES], statement) is statement:
-            self._toggle(statement.hash)
+    def add(self, statement: Statement) -> bool:
+        """Hold one more; False where it is held, or another of the same print: it must not be passed on for ever."""
+        name = statement.hash[:PRINT_BYTES]
+        if name in self._by:
+            return False
+        self._by[name] = statement
+        self._toggle(statement.hash)
+        return True
 
     def drop(self, name: Hash) -> None:
         """Hold it no longer."""
@@ -70,15 +74,25 @@ class Talk:
 
     beats: int = 0
     mark: bytes = b""
+    """One's own at the last beat."""
     told: dict[PeerId, bytes] = field(default_factory=dict)
     """The mark that was last sent to each."""
     agreed: dict[PeerId, bytes] = field(default_factory=dict)
     """The mark of each that was one's own."""
     answered: dict[PeerId, float] = field(default_factory=dict)
+    """When each was last told what is held here."""
     caught_up: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
+    """The head on which each was last told the next round, and when."""
     strange: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
     """Neighbours on unknown heads, and since when; forgotten as this peer's own head moves."""
     replied: dict[PeerId, float] = field(default_factory=dict)
+    """When each last got a chain."""
+
+    def keep(self, neighbours: Collection[PeerId]) -> None:
+        """Forget whoever is none: its frames may have waited until after its stream closed."""
+        for store in (self.told, self.agreed, self.answered, self.caught_up, self.strange, self.replied):
+            for peer in [each for each in store if each not in neighbours]:
+                del store[peer]
 
     def forget(self, peer: PeerId) -> None:
         """Its stream closed."""

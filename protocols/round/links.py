@@ -34,7 +34,7 @@ from ..chain_payloads import MAX_LOCATOR, Link
 from ..errors import LocalError, RemoteError
 from ..messages import Ready, Seal, Vote
 from .chain import Head, seal_hash
-from .roster import SHRINK_AFTER, SHRINK_ANY_AFTER
+from .roster import shrink_due
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -285,8 +285,7 @@ def certified(parent: Head, body: Seal, voters: Collection[PeerId]) -> bool:
     if not body.lost:
         return parent.table.is_quorum(voters)
     left = {each: weight for each, weight in parent.table.voters.items() if each not in body.lost}
-    failed = body.view - parent.view - 1
-    due = failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and parent.table.is_half(left))
+    due = shrink_due(parent, body.view, left)
     named = all(parent.table.stands(each) for each in body.lost)
     return body.void and named and due and not parent.table.is_quorum(left) and _two_thirds(left, voters)
 

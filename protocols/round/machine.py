@@ -1,6 +1,6 @@
 """The round machine: statements, bytes, windows and ticks in, effects out; no clock, no I/O, no randomness.
 
-Protocol.md section 5. Handlers note what came, then ``_advance`` goes on as far as that allows. A statement that
+Protocol.md section 5. Handlers note what came, then ``_step`` goes on as far as that allows. A statement that
 does not fit *yet* waits in a bounded pool and is tried again when something it may have waited for has come.
 """
 
@@ -49,7 +49,7 @@ _TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "chase": serving.chase,
     "digest": gossip.beat,
     "sync": syncing.beat,
-    # At these times ``_advance`` finds that it need not wait any longer.
+    # At these times ``_step`` finds that it need not wait any longer.
     "gram": lambda ctx, now: None,
     "grams": lambda ctx, now: None,
     "results": lambda ctx, now: None,
@@ -161,6 +161,8 @@ class Machine:
             gossip.on_have(ctx, sender, Have.decode(payload, sender=sender), now)
         elif kind == "ask-chain":
             syncing.on_ask_chain(ctx, sender, AskChain.decode(payload, sender=sender), now)
+        elif kind == "chain" and not syncing.awaits_chain(ctx, sender):
+            pass  # to read it costs hundreds of signatures
         elif kind == "chain":
             syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
         elif kind == "want-state":

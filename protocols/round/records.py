@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..messages import Seal
     from .chain import Head
-    from .context import Context, Task
+    from .context import Context
+    from .task import Task
 
 
 def record_of(ctx: Context, task: Task, body: Seal, name: Hash, now: float) -> Record:

@@ -16,11 +16,12 @@ from .views import is_gone
 if TYPE_CHECKING:
     from ..ids import PeerId
     from ..statements import Statement
-    from .context import Context, Task
+    from .context import Context
     from .effects import Setting, Vector
     from .exchange import Rows
     from .reduction import Frozen
     from .results import Share
+    from .task import Task
 
 
 def step(ctx: Context, task: Task, now: float) -> None:
@@ -114,7 +115,7 @@ def takers(ctx: Context, task: Task) -> set[PeerId]:
 
 
 def on_results(ctx: Context, sender: PeerId, frame: Pieces) -> None:
-    """Result bytes; the signed root they must fit travels before them on every stream."""
+    """Result bytes; their reducer's own come behind its signed root, unless the root takes another way."""
     task = task_of(ctx, frame.core)
     if task is None or task.results is None:
         ctx.miss(frame.core, sender)

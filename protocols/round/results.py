@@ -52,8 +52,8 @@ class Results:
         """A share's signed root came; bytes that its reducer had sent before are checked now."""
         self.roots[share] = root
         for index in self.shares.parts.get(share, ()):
-            piece = self._early.pop(index, None)
-            if piece is not None and self._data[index] is None:
+            piece = self._early.pop(index, None)  # perhaps made before its reducer learned who was put out
+            if piece is not None and self._data[index] is None and self._fits(piece, root):
                 self._check(share[0], piece, root)
                 self._put(piece)
 

@@ -12,7 +12,7 @@ from ..ids import Hash, PeerId, digest
 from ..messages import MAX_CONTRIBUTORS, Commit, Ready, Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..statements import Scope, Statement
     from ..table import Table
@@ -143,6 +143,8 @@ def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, o
     sender = statement.peer
     if body.parent != head.seal or body.view <= head.view:
         raise RemoteError(sender, "roster for another parent, or of a view that is over")
+    if not body.shrink and sender != turns.coordinator(table, scope, body.view):  # before all those signatures
+        raise RemoteError(sender, f"view {body.view} is not its turn")
     faces = _commits(body.commits, scope, sender)
     readys = _readys(body.readys, scope, sender)
     if any(cast("Commit", each.body).parent != head.seal for both in faces.values() for each in both):
@@ -152,8 +154,6 @@ def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, o
     if body.shrink:
         _check_shrink(statement, scope, head, readys)
         return _void(statement, head, tuple(each for each in table.voters if each not in readys))
-    if sender != turns.coordinator(table, scope, body.view):
-        raise RemoteError(sender, f"view {body.view} is not its turn")
     if not table.is_quorum(readys):
         raise RemoteError(sender, "roster without a quorum of readys")
     if not faces:
@@ -175,11 +175,15 @@ def fits(ready: Statement, view: int, head: Head) -> bool:
     return body.view == view and same and head.table.stands(ready.peer)
 
 
+def shrink_due(head: Head, view: int, left: Iterable[PeerId]) -> bool:
+    """Whether enough views have failed before ``view`` for those who are ``left`` to go on without the rest (5.10)."""
+    failed = view - head.view - 1
+    return failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and head.table.is_half(left))
+
+
 def _check_shrink(statement: Statement, scope: Scope, head: Head, readys: Mapping[PeerId, Statement]) -> None:
     body, table, sender = cast("Roster", statement.body), head.table, statement.peer
-    failed = body.view - head.view - 1
-    enough = failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and table.is_half(readys))
-    if body.commits or body.out or not enough or table.is_quorum(readys):
+    if body.commits or body.out or not shrink_due(head, body.view, readys) or table.is_quorum(readys):
         raise RemoteError(sender, "goes on without members too early, or without need")
     if sender not in readys or sender != turns.first_turn(table, scope, body.view, readys):
         raise RemoteError(sender, "goes on without members, and it is not its turn to say so")

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
-from ..messages import MAX_REDUCERS, MAX_REVISIONS, Roster
+from ..messages import MAX_CONTRIBUTORS, MAX_REDUCERS, MAX_REVISIONS, Roster
 from ..payloads import Want
 from ..statements import Statement
 from ..turns import first_turn
 from . import syncing
-from .context import TASKS_KEPT, Task
 from .reduction import Applied
 from .roster import (
     SHRINK_AFTER,
@@ -19,10 +18,13 @@ from .roster import (
     VOID_FROM,
     Cast,
     kept,
+    newcomers_room,
     read_roster,
     required,
+    shrink_due,
     unserved,
 )
+from .task import TASKS_KEPT, Task
 from .timing import exchange_time
 from .views import allow, fitting, is_gone, say_ready
 
@@ -86,6 +88,7 @@ def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Ro
         commits = {each: current.commits[each] for each in current.commits if each not in current.second}
         needed = required(ctx.head, attached)
         proof = _both_faces(ctx, needed)
+        commits = _with_room(ctx, commits, needed, 2 * MAX_CONTRIBUTORS - len(proof))
         if not needed <= {each.hash for each in (*commits.values(), *proof)}:
             commits = None
     if commits is None:
@@ -107,6 +110,15 @@ def _both_faces(ctx: Context, needed: set[Hash]) -> list[Statement]:
     """The commits of those who signed two, where a third has seen either: no roster can have both as rows."""
     pairs = [(ctx.round.commits[each], other) for each, other in ctx.round.second.items()]
     return [each for pair in pairs if any(face.hash in needed for face in pair) for each in pair]
+
+
+def _with_room(ctx: Context, commits: dict[PeerId, Statement], needed: set[Hash], room: int) -> dict[PeerId, Statement]:
+    """As many as a roster has room for: what a third has seen, then voters'; earlier rosters may have brought more."""
+    table = ctx.head.table
+    order = sorted(commits, key=lambda peer: (commits[peer].hash not in needed, not table.stands(peer)))
+    weighty = [peer for peer in order if table.weighs(peer)][:room]
+    new = [peer for peer in order if not table.weighs(peer)]
+    return {peer: commits[peer] for peer in (*weighty, *new[: min(newcomers_room(table), room - len(weighty))])}
 
 
 def _leaves_reducers(ctx: Context, body: Roster) -> bool:
@@ -140,9 +152,9 @@ def try_shrink(ctx: Context, now: float) -> None:
     if ctx.round.barren < SHRINK_AFTER or ctx.round.ready != ctx.view or not ctx.votes_here:
         return
     readys, table = fitting(ctx), ctx.head.table
-    failed = ctx.view - ctx.head.view - 1
-    enough = failed >= SHRINK_ANY_AFTER or (failed >= SHRINK_AFTER and table.is_half(readys))
-    if not enough or table.is_quorum(readys) or ctx.me not in readys:  # one's own may name a head that was left since
+    if not shrink_due(ctx.head, ctx.view, readys) or table.is_quorum(readys):
+        return
+    if ctx.me not in readys:  # one's own may name a head that was left since
         return
     if first_turn(table, ctx.scope, ctx.view, readys) != ctx.me:
         return
@@ -196,6 +208,7 @@ def on_roster(ctx: Context, statement: Statement, source: PeerId | None, now: fl
         while len(current.tasks) > TASKS_KEPT:
             old = next(core for core in current.tasks if current.cast is None or core != current.cast.core)
             del current.tasks[old]
+    current.tasks[cast_.core].call(cast_)
     if current.cast is None or (cast_.view, cast_.rev) > (current.cast.view, current.cast.rev):
         _take(ctx, cast_, statement, now)
     return True
@@ -206,7 +219,7 @@ def _agrees_to_shrink(ctx: Context, cast_: Cast) -> bool:
     table = ctx.head.table
     left = [each for each in table.voters if each not in cast_.lost]
     needed = SHRINK_AFTER if table.is_half(left) else SHRINK_ANY_AFTER
-    return ctx.me not in cast_.lost and (ctx.round.barren >= needed or not ctx.votes_here)
+    return ctx.me not in cast_.lost and ctx.round.barren >= needed
 
 
 def _task(ctx: Context, cast_: Cast, now: float) -> Task:

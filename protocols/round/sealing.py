@@ -13,7 +13,7 @@ from ..turns import failed_turns
 if TYPE_CHECKING:
     from ..statements import Scope
     from .chain import Head
-    from .context import Task
+    from .task import Task
 
 
 def outcome(head: Head, task: Task, view: int, scope: Scope, probation: int) -> tuple[Seal, Table]:

@@ -10,8 +10,9 @@ from .exchanging import lacks, push_parts, task_of
 
 if TYPE_CHECKING:
     from ..ids import PeerId
-    from .context import Context, Task
+    from .context import Context
     from .results import Results
+    from .task import Task
 
 SERVINGS = 12
 """How often a member gets bytes of one core for the asking."""

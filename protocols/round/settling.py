@@ -9,7 +9,8 @@ from .context import HISTORY, HISTORY_BYTES, Settled
 
 if TYPE_CHECKING:
     from .chain import Head
-    from .context import Context, Task
+    from .context import Context
+    from .task import Task
 
 
 def settle_round(ctx: Context, task: Task, head: Head) -> None:

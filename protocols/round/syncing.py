@@ -9,7 +9,7 @@ import numpy as np
 
 from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply, StateChunk, WantState
 from ..drift import settle
-from ..errors import LocalError
+from ..errors import LocalError, RemoteError
 from ..ids import Hash
 from .effects import Push, Sealed
 from .exchange import is_sound
@@ -34,11 +34,16 @@ COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
 STALLED_S = 20.0
 """A transfer without progress for this long is given up."""
+LONGEST = 1024
+"""Seals of a branch: a chain keeps fewer, but on top of a shrink seal one key could go on for ever."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
+LOST_HEADS = 8
+"""Heads that lost the comparison and are remembered."""
 AT_ONCE = 8
 """Chunks that are under way at a time."""
 BEAT_S = 2.0
+"""Between two looks at a transfer."""
 SNAPSHOTS = 2
 """States a donor keeps for those who are loading them."""
 REPLY_S = 2.0
@@ -68,7 +73,10 @@ class Donation:
 
 
 def patience(ctx: Context, head: Hash) -> float:
-    """Nobody serves a round's bytes to a stranger, so it need not wait for them."""
+    """How long a neighbour may be on an unknown ``head`` before its chain is asked for, seconds.
+
+    Nobody serves a round's bytes to a stranger, so it need not wait for them.
+    """
     if ctx.diverged or ctx.me not in ctx.head.table.members:
         return STRANGE_S
     if head in ctx.round.proposals:
@@ -100,10 +108,15 @@ def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> N
     ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
 
 
+def awaits_chain(ctx: Context, sender: PeerId) -> bool:
+    """Whether this peer has asked the sender for its chain."""
+    return ctx.sync is not None and ctx.sync.peer == sender and ctx.sync.download is None
+
+
 def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> None:
     """Verify a chain, compare it with one's own, and load its state if it wins."""
     sync = ctx.sync
-    if sync is None or sync.peer != sender or sync.download is not None:
+    if sync is None or not awaits_chain(ctx, sender):
         return
     base = sync.branch.heads[-1] if sync.branch.heads else None
     start = base if base is not None and reply.start == base.seal else None
@@ -114,6 +127,8 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
         return
     ctx.sync = None  # a chain that does not hold ends the transfer
     sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+    if len(sync.branch.heads) > LONGEST:
+        raise RemoteError(sender, f"shows a chain of more than {LONGEST} seals above one that is known")
     sync.progress, ctx.sync = now, sync
     if reply.more:
         locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:MAX_LOCATOR]
@@ -124,7 +139,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
         _load(ctx, sync, now)
     else:
         ctx.lost_heads[sync.branch.heads[-1].seal] = now
-        while len(ctx.lost_heads) > AT_ONCE:
+        while len(ctx.lost_heads) > LOST_HEADS:
             del ctx.lost_heads[next(iter(ctx.lost_heads))]
         ctx.sync = None
 
@@ -149,7 +164,7 @@ def _wins(ctx: Context, sync: Sync) -> bool:
 def _load(ctx: Context, sync: Sync, now: float) -> None:
     target = sync.branch.heads[-1]
     if _state_of(target) == ctx.state_root:
-        _adopt(ctx, sync, (ctx.params, ctx.momentum), now)
+        _adopt(ctx, sync, (ctx.params, ctx.momentum))
     else:
         sync.download = Download(target, ctx.setting.values)
         _request(ctx, sync, sync.peer, now)
@@ -220,7 +235,7 @@ def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> Non
     sync.asked.pop(chunk.index, None)
     sync.progress = now
     if sync.download.complete:
-        _adopt(ctx, sync, sync.download.state(), now)
+        _adopt(ctx, sync, sync.download.state())
     else:
         _request(ctx, sync, sender, now)
 
@@ -243,7 +258,7 @@ def beat(ctx: Context, now: float) -> None:
         _request(ctx, sync, donors[ctx.talk.beats % len(donors)], now)
 
 
-def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector], now: float) -> None:
+def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
     """Move to the branch's last seal; what this peer trained and that chain has not taken stays drift."""
     assert sync.start is not None
     target, start = sync.branch.heads[-1], sync.start

@@ -1,7 +1,7 @@
-"""How long a round waits for what (protocol.md 5.3 to 5.10). Every constant of time is here; all in seconds.
+"""How long a round waits for what (protocol.md 5.3 to 5.10), in seconds.
 
 Allowances count from local events on the monotonic clock and grow with failed views, so that
-no two peers need to agree on a time.
+no two peers need to agree on a time. ``gossip`` and ``syncing`` hold a few more constants, of their own beats.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Timing:
     patience: float = 0.5
     """The same as a share of one's own training time, where that is longer: machines differ."""
     roster: float = 15.0
+    """For a coordinator's roster, from one's own ready on."""
     settle: float = 2.0
     """A coordinator that has a quorum of readys waits this long for the others'."""
     exchange: float = 20.0
@@ -27,6 +28,7 @@ class Timing:
     reduce: float = 60.0
     """For what comes after the shortest time for the results: another reducer's, the proposal."""
     certificate: float = 20.0
+    """For a quorum of votes, from the proposal on."""
     shrink: float = 5.0
     """How long those who are left wait for each other's ready before they go on without the rest."""
     fair: float = 10.0
@@ -38,6 +40,7 @@ class Timing:
     hurry: float = 0.5
     """The same, once, of a round that others have sealed already: they have long sent what this peer missed."""
     digest: float = 2.0
+    """Neighbours compare what they hold this often."""
     growth: float = 1.5
     most: float = 5.0
     heard: float = 60.0
@@ -70,7 +73,7 @@ def exchange_time(timing: Timing, size: int, ups: list[tuple[int, float]], deadl
 
 def reduce_time(timing: Timing, size: int, rows: int, ups: list[int], deadline: float) -> float:
     """Y = 2·n·U/Σ up of the reducers: ``size`` U in bytes of results, ``rows`` n."""
-    return clamp(timing, 2 * rows * size / (1000 * sum(up or NOMINAL_UP for up in ups)), deadline)
+    return clamp(timing, 2 * rows * size / (1000 * (sum(up or NOMINAL_UP for up in ups) or NOMINAL_UP)), deadline)
 
 
 def clamp(timing: Timing, seconds: float, deadline: float) -> float:

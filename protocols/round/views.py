@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from ..messages import MAX_REDUCERS, Ready
+from ..messages import MAX_CONTRIBUTORS, MAX_REDUCERS, Ready
+from ..turns import seats
 from .effects import Final
 from .roster import SHRINK_AFTER, fits
 
+MAX_LEAD = 1 << 18
+"""Views above the head's that the others may lead to: years of failed ones. A liar may be a third of those who are
+here for a moment, and whoever has signed ready for the last view of all never votes again."""
+
 if TYPE_CHECKING:
-    from ..ids import PeerId
+    from ..ids import Hash, PeerId
     from ..statements import Statement
     from .context import Context
 
@@ -22,22 +27,21 @@ def say_ready(ctx: Context, view: int, now: float) -> None:
     if view <= max(ctx.round.ready, ctx.head.view):
         return
     ctx.view = ctx.round.ready = view
+    ctx.stirred = True
     ctx.timers.pop("grace", None)
     ctx.timers.pop("propose", None)
     if not ctx.votes_here:
         allow(ctx, "roster", now)
         return
     ctx.signed_view = max(ctx.signed_view, view)
-    table, cast_ = ctx.head.table, ctx.round.cast
-    single = {peer: each for peer, each in ctx.round.commits.items() if peer not in ctx.round.second}
-    seen = sorted(each.hash for peer, each in single.items() if table.weighs(peer))
+    cast_ = ctx.round.cast
     kept = cast_ if cast_ is not None and not cast_.void else None
     ctx.sign(
         Ready(
             view=view,
             head=ctx.head.seal,
             head_view=ctx.head.view,
-            commits=tuple(seen),
+            commits=_seen(ctx),
             kept=kept.base if kept else b"",
             kept_view=kept.view if kept else 0,
             unserved=unserved_here(ctx, now),
@@ -48,6 +52,15 @@ def say_ready(ctx: Context, view: int, now: float) -> None:
     allow(ctx, "roster", now)
     if ctx.round.barren >= SHRINK_AFTER:
         ctx.set_timer("shrink", now + ctx.setting.timing.shrink)
+
+
+def _seen(ctx: Context) -> tuple[Hash, ...]:
+    """The commits that a ready names: voters', and of others with weight no more than a roster holds if all differ."""
+    table = ctx.head.table
+    single = [peer for peer in ctx.round.commits if peer not in ctx.round.second and table.weighs(peer)]
+    others = seats(table, ctx.scope, ctx.round.number, [peer for peer in single if not table.stands(peer)])
+    few = others[: (2 * MAX_CONTRIBUTORS - len(table.voters)) // 3]  # a third of the readys names what must be held
+    return tuple(sorted(ctx.round.commits[peer].hash for peer in single if table.stands(peer) or peer in few))
 
 
 def unserved_here(ctx: Context, now: float) -> tuple[PeerId, ...]:
@@ -146,7 +159,7 @@ def move_up(ctx: Context, now: float) -> None:
     table, since = ctx.head.table, now - ctx.setting.timing.heard
     heard = {peer: view for peer, (view, at) in ctx.heard.items() if at >= since and table.stands(peer)}
     present = {ctx.me, *heard, *ctx.neighbours}  # who is here and silent counts as well: it may be training
-    views = sorted({view for view in heard.values() if view > ctx.view}, reverse=True)
+    views = sorted({view for view in heard.values() if ctx.view < view <= ctx.head.view + MAX_LEAD}, reverse=True)
     for view in views:
         if table.is_third([peer for peer, own in heard.items() if own >= view], of=present):
             give_up_for(ctx, view, now)

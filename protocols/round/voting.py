@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..statements import Statement
     from ..table import Table
-    from .context import Context, Task
+    from .context import Context
+    from .task import Task
 
-PROPOSALS_KEPT = 16
-"""Proposals on top of one parent that are kept: those of the highest views."""
+PROPOSALS_KEPT = 8
+"""Of one peer's proposals on top of one parent those of the highest views are kept."""
+OUTCOMES_KEPT = 16
+"""Views for which the outcome of one task is kept."""
 
 
 def sealed_by(ctx: Context, task: Task, view: int) -> tuple[Seal, Table] | None:
@@ -29,7 +32,7 @@ def sealed_by(ctx: Context, task: Task, view: int) -> tuple[Seal, Table] | None:
     if task.applied is None:
         return None
     if view not in task.seals:
-        if len(task.seals) >= PROPOSALS_KEPT:
+        if len(task.seals) >= OUTCOMES_KEPT:
             task.seals.clear()
         probation = ctx.setting.probation
         key = ("outcome", ctx.head.seal, task.cast.core, task.told, view)
@@ -82,24 +85,34 @@ def on_seal(ctx: Context, statement: Statement, source: PeerId | None, now: floa
         return body.parent in ctx.parents
     if body.lost:  # whose turn that is depends on who was left: the roster says
         task = ctx.round.tasks.get(body.roster)
-        if task is None:
+        caller = task.called.get(body.view) if task else None
+        if caller is None:
             return False
-        if statement.peer != task.cast.coordinator:
+        if statement.peer != caller:
             raise RemoteError(statement.peer, f"proposed to go on without members in view {body.view} out of turn")
     elif statement.peer != ctx.turn(body.view):
         raise RemoteError(statement.peer, f"proposed a seal for view {body.view} out of turn")
-    if not ctx.first_in_slot(statement):
+    if not _has_room(ctx, statement.peer, body.view) or not ctx.first_in_slot(statement):
         return True
     ctx.round.proposals[seal_hash(ctx.scope, body)] = statement
     ctx.round.tally = True
-    if len(ctx.round.proposals) > PROPOSALS_KEPT:
-        del ctx.round.proposals[min(ctx.round.proposals, key=lambda name: _view(ctx, name))]
     ctx.accept(statement, source)
     return True
 
 
-def _view(ctx: Context, name: Hash) -> int:
-    return cast("Seal", ctx.round.proposals[name].body).view
+def _has_room(ctx: Context, peer: PeerId, view: int) -> bool:
+    """Make room for one more proposal of this peer. Its turns far ahead must not push out what others propose."""
+    proposals = ctx.round.proposals
+    own = [name for name, each in proposals.items() if each.peer == peer]
+    if len(own) < PROPOSALS_KEPT:
+        return True
+    lowest = min(own, key=lambda name: cast("Seal", proposals[name].body).view)
+    old = proposals[lowest]
+    if cast("Seal", old.body).view >= view:
+        return False
+    del proposals[lowest], ctx.round.slots[peer, old.body.kind, old.body.slot()]
+    ctx.known.drop(old.hash)
+    return True
 
 
 def on_vote(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
@@ -139,10 +152,16 @@ def _names(vote: Statement, seal: Hash) -> bool:
 
 
 def certified(ctx: Context) -> tuple[Hash, Statement] | None:
-    """The proposal of highest view that a quorum has voted for, if any."""
+    """The proposal of highest view that a quorum has voted for, if any.
+
+    Without whom a seal may go on, the roster says; else one key could say it for a view far ahead.
+    """
     found = None
     for name, proposal in ctx.round.proposals.items():
         body = cast("Seal", proposal.body)
+        task = ctx.round.tasks.get(body.roster) if body.lost else None
+        if body.lost and (task is None or task.cast.lost != body.lost):
+            continue
         signers = [peer for peer, each in ctx.votes.in_view(body.view).items() if _names(each, name)]
         better = found is None or body.view > cast("Seal", found[1].body).view
         if better and signers and certifies(ctx.head.table, body.lost, signers):

@@ -30,7 +30,7 @@ SETTLED = 0.5
 
 def virtual(seed: int, rounds: int) -> dict[str, object]:
     """Slope of resident memory, bytes a round."""
-    world = World(seed, 8, rounds, Faults(loss=0.2, deaths=rounds // 25, restarts=1.0, frozen=rounds // 25))
+    world = World(seed, 8, rounds, Faults(loss=0.2, deaths=rounds // 25, restarts=1.0, fresh=0.0, frozen=rounds // 25))
     process = psutil.Process()
     depths, sizes = [], []
     world.begin()

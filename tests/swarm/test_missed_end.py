@@ -25,11 +25,11 @@ def restart_after(made: World, number: int, seconds: float) -> None:
     """Kill a peer now; it is back from its disk so many seconds later."""
     victim = list(made.peers.values())[number]
     made.kill(victim)
-    made.fate.open += 1
+    made.injector.open += 1
 
     def back() -> None:
         made.restart(victim)
-        made.fate.open -= 1
+        made.injector.open -= 1
 
     made.clock.at(made.clock.now + seconds, back)
 

@@ -46,11 +46,11 @@ def restarted(made: World, victim: PeerId, phase: str, number: int, seconds: flo
 
     until(made, there)
     made.kill(peer)
-    made.fate.open += 1  # the swarm does not end before it is back
+    made.injector.open += 1  # the swarm does not end before it is back
 
     def back() -> None:
         made.restart(peer)
-        made.fate.open -= 1
+        made.injector.open -= 1
 
     made.clock.at(made.clock.now + seconds, back)
 

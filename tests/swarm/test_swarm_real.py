@@ -162,7 +162,8 @@ def test_the_others_go_on_without_the_killed(tmp_path: Path, temporary: dict[str
 
 @pytest.mark.timeout(500)
 def test_who_joins_later_ends_with_the_same_bits(tmp_path: Path, temporary: dict[str, str]) -> None:
-    arguments = (*SMALL, "--peers=3", "--rounds=6", "--join-at=3", "--timeout=400", "--json=-")
+    slow = ("--steps=200", "--rounds=9")  # the newcomer needs some seconds to start, the others must not end by then
+    arguments = (*SMALL, *slow, "--peers=3", "--join-at=3", "--timeout=400", "--json=-")
     with murmur(tmp_path / "home", *arguments, environment=temporary) as live:
         document = reported(live, 460)
     newcomer, last = document["peers"][3], document["rounds"][-1]
