@@ -68,6 +68,7 @@ class Donation:
 
     snapshot: Snapshot
     used: float
+    member: bool
     hashed: bool = False
     waiting: dict[PeerId, WantState] = field(default_factory=dict)
 
@@ -102,9 +103,7 @@ def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> N
     start, links = ctx.chain.since(asked.locator)
     if links and ctx.head.seal not in ctx.snapshots:
         _let_go(ctx, now)
-        if len(ctx.snapshots) < SNAPSHOTS:
-            ctx.snapshots[ctx.head.seal] = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now)
-            ctx.set_timer("sync", now + BEAT_S, sooner=True)
+        _donate(ctx, sender, now)
     ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
 
 
@@ -135,7 +134,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
         ctx.push(sender, "ask-chain", AskChain(locator).encode())
     elif _catches_up(ctx, sync, now):
         ctx.sync = None
-    elif _wins(ctx, sync):
+    elif _wins(ctx, sync) and not _hasty(ctx, sync, now):
         _load(ctx, sync, now)
     else:
         ctx.lost_heads[sync.branch.heads[-1].seal] = now
@@ -161,6 +160,15 @@ def _wins(ctx: Context, sync: Sync) -> bool:
     return not (alone and sync.branch.shrinks and ctx.round.barren < SHRINK_AFTER)
 
 
+def _hasty(ctx: Context, sync: Sync, now: float) -> bool:
+    """Whether a peer that does not vote is shown a chain without members while its own may still go on.
+
+    One liar can make such a chain at any time (5.10), and who does not vote sees no views fail: it looks at the clock.
+    """
+    idle = now - ctx.round.marks[0][1]
+    return not ctx.votes_here and sync.branch.shrinks and idle < ctx.setting.timing.idle
+
+
 def _load(ctx: Context, sync: Sync, now: float) -> None:
     target = sync.branch.heads[-1]
     if _state_of(target) == ctx.state_root:
@@ -184,16 +192,30 @@ def _request(ctx: Context, sync: Sync, donor: PeerId, now: float) -> None:
         ctx.push(donor, "want-state", WantState(sync.download.head.seal, tuple(indices)).encode())
 
 
+def _donate(ctx: Context, sender: PeerId, now: float) -> Donation | None:
+    """Keep the head's state for somebody, where there is room; members come before strangers, whose keys are free."""
+    member = sender in ctx.head.table.members
+    if len(ctx.snapshots) >= SNAPSHOTS:
+        of_strangers = [seal for seal, each in ctx.snapshots.items() if not each.member]
+        if not member or not of_strangers:
+            return None
+        del ctx.snapshots[of_strangers[0]]
+    ctx.set_timer("sync", now + BEAT_S, sooner=True)
+    donation = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now, member)
+    ctx.snapshots[ctx.head.seal] = donation
+    return donation
+
+
 def on_want_state(ctx: Context, sender: PeerId, want: WantState, now: float) -> None:
     """Serve chunks of the head's state, or of one that somebody is loading, once its tree is hashed."""
     _let_go(ctx, now)
     donation = ctx.snapshots.get(want.seal)
+    if donation is None and want.seal == ctx.head.seal:
+        donation = _donate(ctx, sender, now)
     if donation is None:
-        if want.seal != ctx.head.seal or len(ctx.snapshots) >= SNAPSHOTS:
-            return
-        donation = ctx.snapshots[want.seal] = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now)
-        ctx.set_timer("sync", now + BEAT_S, sooner=True)
+        return
     donation.used = now
+    donation.member |= sender in ctx.head.table.members
     if donation.hashed:
         _serve(ctx, donation, sender, want)
         return

@@ -45,6 +45,8 @@ class Timing:
     most: float = 5.0
     heard: float = 60.0
     """Readys older than this move nobody to another view."""
+    idle: float = 120.0
+    """Without a round for this long whoever does not vote follows a chain that goes on without members."""
     snapshot: float = 60.0
     """A donor keeps a state this long after it was last asked for it."""
 
