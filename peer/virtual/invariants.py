@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from protocols.round.effects import Sealed, Train, Vector, Window
     from protocols.statements import Statement
 
-SLOTS_REMEMBERED = 1 << 16
+SLOTS_REMEMBERED = 1 << 13
 COUNT_LIMIT = 20_000
 """Largest number of things of one sort in a machine."""
 BYTES_LIMIT = 64 << 20

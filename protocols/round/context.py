@@ -81,6 +81,8 @@ class Round:
     tally: bool = False
     """A vote, a proposal or an outcome came: votes are to be counted."""
     chases: int = 0
+    fed: dict[PeerId, float] = field(default_factory=dict)
+    """When the last bytes of each peer came that were wanted."""
     unfair: set[int] = field(default_factory=set)
     """Views whose coordinator put out a reducer that had served."""
 
@@ -154,6 +156,8 @@ class Context:
         self.diverged = False
         """A quorum has sealed what this peer does not compute: its state is to be fetched."""
         self.timers: dict[str, float] = {}
+        self.next_tick = inf
+        """No later than the earliest of them; a tick finds out."""
         self.update_codec = get_codec(setting.update_codec)
         self.part_sizes = part_sizes(self.update_codec, setting.values, setting.part)
         self.result_sizes = part_sizes(get_codec(setting.result_codec), setting.values, setting.part)
@@ -204,6 +208,7 @@ class Context:
         """Ask for a tick at ``at``; with ``sooner`` an earlier one that is set already stays."""
         if not sooner or at < self.timers.get(name, inf):
             self.timers[name] = at
+            self.next_tick = min(self.next_tick, at)
 
     def accept(self, statement: Statement, source: PeerId | None) -> None:
         """Remember a valid statement and pass it on."""

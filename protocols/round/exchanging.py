@@ -70,7 +70,7 @@ def push_parts(ctx: Context, task: Task, owner: PeerId, indices: list[int]) -> N
             ctx.emit(Push(owner, "parts", frame.encode()))
 
 
-def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:
+def on_parts(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
     """Parts for this reducer.
 
     The roster travels before them on every stream. So frames for an unknown one are late, or this peer is behind and
@@ -80,6 +80,7 @@ def on_parts(ctx: Context, sender: PeerId, frame: Pieces) -> None:
     if task is None:
         ctx.miss(frame.core, sender)
     elif not task.cast.void:
+        ctx.round.fed[sender] = now
         ctx.round.inbox.add(sender, frame, task.cast, set(task.shares.of(ctx.me)))
 
 
@@ -89,7 +90,9 @@ def _try_gram(ctx: Context, task: Task, now: float) -> None:
     mine = cast_.owned(ctx.me)
     if not mine or task.summed:
         return
-    missing = ctx.round.inbox.missing(cast_, mine)
+    if task.owing is None or task.owing[0] != len(ctx.round.inbox):
+        task.owing = len(ctx.round.inbox), [*ctx.round.inbox.missing(cast_, mine)]
+    missing = task.owing[1]
     if ctx.me in missing and now < task.due and ctx.round.promised is not None:
         return  # one's own update is being encoded again after a restart
     if missing and now < task.due and not all(is_gone(ctx, each, now) for each in missing):

@@ -41,15 +41,22 @@ def beat(ctx: Context, now: float) -> None:
             ctx.push(peer, "digest", payload)
 
 
-def tell(ctx: Context, peer: PeerId, *, again: bool) -> None:
+def greet(ctx: Context, peer: PeerId) -> None:
+    """A new stream: say what this peer stands on."""
+    ctx.talk.told[peer] = mark = ctx.known.mark
+    ctx.push(peer, "digest", Digest(ctx.head.seal, ctx.head.view, mark).encode())
+
+
+def tell(ctx: Context, peer: PeerId, now: float, *, again: bool) -> None:
     """Tell a neighbour what is held here."""
+    ctx.talk.said[peer] = now
     ctx.push(peer, "have", Have(ctx.head.seal, ctx.head.view, ctx.known.prints, again).encode())
 
 
-def press_on(ctx: Context) -> None:
+def press_on(ctx: Context, now: float) -> None:
     """This peer got a round further: neighbours that are ahead are asked for the next one at once."""
     for peer in sorted(ctx.talk.strange):
-        tell(ctx, peer, again=False)
+        tell(ctx, peer, now, again=False)
 
 
 def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
@@ -62,7 +69,7 @@ def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
         ctx.talk.agreed[sender] = digest.mark
     elif now - ctx.talk.answered.get(sender, -ANSWER_S) >= ANSWER_S:
         ctx.talk.answered[sender] = now
-        tell(ctx, sender, again=True)
+        tell(ctx, sender, now, again=True)
 
 
 def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
@@ -78,8 +85,8 @@ def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
         if told is None or told[0] != have.head or now - told[1] >= CATCH_UP_S:
             ctx.talk.caught_up[sender] = (have.head, now)
             _give(ctx, sender, settled.known.lacking(have.held))
-    if have.again:
-        tell(ctx, sender, again=False)
+    if have.again and now - ctx.talk.said.get(sender, -ANSWER_S) >= ANSWER_S:
+        tell(ctx, sender, now, again=False)
 
 
 def _give(ctx: Context, peer: PeerId, statements: Iterable[Statement]) -> None:

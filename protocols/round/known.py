@@ -80,7 +80,9 @@ class Talk:
     agreed: dict[PeerId, bytes] = field(default_factory=dict)
     """The mark of each that was one's own."""
     answered: dict[PeerId, float] = field(default_factory=dict)
-    """When each was last told what is held here."""
+    """When a comparison with each was last begun."""
+    said: dict[PeerId, float] = field(default_factory=dict)
+    """When each was last told every print."""
     caught_up: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
     """The head on which each was last told the next round, and when."""
     strange: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
@@ -90,11 +92,11 @@ class Talk:
 
     def keep(self, neighbours: Collection[PeerId]) -> None:
         """Forget whoever is none: its frames may have waited until after its stream closed."""
-        for store in (self.told, self.agreed, self.answered, self.caught_up, self.strange, self.replied):
+        for store in (self.told, self.agreed, self.answered, self.said, self.caught_up, self.strange, self.replied):
             for peer in [each for each in store if each not in neighbours]:
                 del store[peer]
 
     def forget(self, peer: PeerId) -> None:
         """Its stream closed."""
-        for store in (self.told, self.agreed, self.answered, self.caught_up, self.strange, self.replied):
+        for store in (self.told, self.agreed, self.answered, self.said, self.caught_up, self.strange, self.replied):
             store.pop(peer, None)

@@ -143,16 +143,23 @@ class Machine:
         if statement.hash in self._ctx.known or self._pool.holds(statement):
             return self._ctx.take()
         if self._place(statement, source, now):
-            return self._finish_step(now)
+            return self._finish_step(now, step=self._moves(statement, now))
         return self._ctx.take()
+
+    def _moves(self, statement: Statement, now: float) -> bool:
+        """Whether this peer may go on by it. Votes are only counted, others' readys are the coordinator's affair."""
+        ctx = self._ctx
+        if isinstance(statement.body, Ready) and statement.peer != ctx.me:
+            return ctx.coordinator == ctx.me or views.is_gone(ctx, ctx.coordinator, now)
+        return not isinstance(statement.body, Vote)
 
     def payload(self, sender: PeerId, kind: str, payload: bytes, now: float) -> list[Effect]:
         """Any unsigned frame from ``sender``; raises RemoteError naming it."""
         ctx = self._ctx
         if kind == "parts":
-            exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender))
+            exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
         elif kind == "results":
-            reducing.on_results(ctx, sender, Pieces.decode(payload, ctx.result_sizes, sender=sender))
+            reducing.on_results(ctx, sender, Pieces.decode(payload, ctx.result_sizes, sender=sender), now)
         elif kind == "want":
             serving.on_want(ctx, sender, Want.decode(payload, sender=sender))
         elif kind == "digest":
@@ -197,7 +204,7 @@ class Machine:
 
     def deadline(self) -> float:
         """When ``tick`` is wanted next, monotonic seconds; infinite when nothing waits for time."""
-        return min(self._ctx.timers.values(), default=inf)
+        return self._ctx.next_tick
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed: do what was due."""
@@ -206,6 +213,7 @@ class Machine:
             if timers.get(name, inf) <= now:  # an earlier one may have moved it
                 del timers[name]
                 _TIMERS[name](self._ctx, now)
+        self._ctx.next_tick = min(timers.values(), default=inf)
         return self._finish_step(now)
 
     def finish(self, now: float) -> list[Effect]:
@@ -220,9 +228,8 @@ class Machine:
         ctx = self._ctx
         ctx.neighbours.add(peer)
         ctx.gone.pop(peer, None)
-        ctx.talk.told.pop(peer, None)
         ctx.talk.agreed.pop(peer, None)
-        gossip.tell(ctx, peer, again=True)
+        gossip.greet(ctx, peer)
         return ctx.take()
 
     def left(self, peer: PeerId, now: float) -> list[Effect]:
@@ -258,17 +265,19 @@ class Machine:
         self._pool.park(statement.peer if member else STRANGERS, statement, source, born=born)
         return False
 
-    def _finish_step(self, now: float) -> list[Effect]:
+    def _finish_step(self, now: float, *, step: bool = True) -> list[Effect]:
         """Go on as far as what is here allows, adopt what is certified, try what is parked, until nothing moves."""
         ctx = self._ctx
         while True:
-            self._step(now)
+            if step:
+                self._step(now)
+            step = True
             if voting.try_adopt(ctx, now) or ctx.moved:
                 ctx.moved, ctx.stirred = False, True
                 self._pool.grow_older()
                 gathering.begin(ctx, now)
                 gathering.commit_untaken(ctx, now)
-                gossip.press_on(ctx)
+                gossip.press_on(ctx, now)
                 views.try_final(ctx)
                 views.move_up(ctx, now)
             if not ctx.stirred:

@@ -114,12 +114,13 @@ def takers(ctx: Context, task: Task) -> set[PeerId]:
     return {*task.cast.commits, *ctx.head.table.voters}
 
 
-def on_results(ctx: Context, sender: PeerId, frame: Pieces) -> None:
+def on_results(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
     """Result bytes; their reducer's own come behind its signed root, unless the root takes another way."""
     task = task_of(ctx, frame.core)
     if task is None or task.results is None:
         ctx.miss(frame.core, sender)
     else:
+        ctx.round.fed[sender] = now
         task.results.add(sender, frame)
 
 

@@ -227,7 +227,7 @@ def _task(ctx: Context, cast_: Cast, now: float) -> Task:
         return Task(cast_, now, applied=Applied(ctx.params, ctx.momentum, ctx.state_root))
     weights = [(cast_.commit(each).up, ctx.head.table.members[each].weight) for each in cast_.rows]
     seconds = exchange_time(ctx.setting.timing, sum(ctx.part_sizes), weights, ctx.setting.deadline)
-    return Task(cast_, now + (seconds / 2 if cast_.rev else seconds))
+    return Task(cast_, now + (seconds / 2 if cast_.rev else seconds), span=seconds)
 
 
 def _take(ctx: Context, cast_: Cast, statement: Statement, now: float) -> None:

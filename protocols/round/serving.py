@@ -9,6 +9,8 @@ from .effects import Push
 from .exchanging import lacks, push_parts, task_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..ids import PeerId
     from .context import Context
     from .results import Results
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 SERVINGS = 12
 """How often a member gets bytes of one core for the asking."""
+SHARE = 8
+"""Bytes are asked for again after this fraction of the time for the exchange."""
 OWNER_FIRST = 2
 """So often results are asked of their reducer, then of neighbours as well."""
 
@@ -47,15 +51,26 @@ def chase(ctx: Context, now: float) -> None:
     """Ask again for bytes that should be here by now."""
     if ctx.round.cast is None and not ctx.round.tasks:
         return
-    ctx.set_timer("chase", now + ctx.setting.timing.chase)
+    ctx.set_timer("chase", now + _patience(ctx, ctx.round.task))
     for task in ctx.round.tasks.values():
         if task.applied is None:
-            _chase_parts(ctx, task)
-            _chase_results(ctx, task)
+            _chase_parts(ctx, task, now)
+            _chase_results(ctx, task, now)
     ctx.round.chases += 1
 
 
-def _chase_parts(ctx: Context, task: Task) -> None:
+def _patience(ctx: Context, task: Task | None) -> float:
+    """How long bytes may stay away: large updates and slow lines have frames under way for longer."""
+    return max(ctx.setting.timing.chase, task.span / SHARE if task else 0.0)
+
+
+def _silent(ctx: Context, task: Task, peers: Iterable[PeerId], now: float) -> list[PeerId]:
+    """Of whom no bytes came lately; of the others more is on its way."""
+    since = now - _patience(ctx, task)
+    return sorted(each for each in peers if each != ctx.me and ctx.round.fed.get(each, 0.0) <= since)
+
+
+def _chase_parts(ctx: Context, task: Task, now: float) -> None:
     """A reducer asks contributors for what they owe it."""
     wanted: dict[PeerId, list[int]] = {}
     if task is ctx.round.task and not task.summed:
@@ -65,12 +80,11 @@ def _chase_parts(ctx: Context, task: Task) -> None:
             if share[0] == ctx.me and share not in task.reducing:
                 for peer, indices in lacks(ctx, task, share).items():
                     wanted.setdefault(peer, []).extend(indices)
-    for peer in sorted(wanted):
-        if peer != ctx.me:
-            ctx.push(peer, "want", Want(task.cast.core, tuple(wanted[peer][:MAX_PIECES])).encode())
+    for peer in _silent(ctx, task, wanted, now):
+        ctx.push(peer, "want", Want(task.cast.core, tuple(wanted[peer][:MAX_PIECES])).encode())
 
 
-def _chase_results(ctx: Context, task: Task) -> None:
+def _chase_results(ctx: Context, task: Task, now: float) -> None:
     """Ask a result's reducer, and after two vain tries also neighbours, one after another.
 
     One's own are asked of neighbours where they were signed before a restart.
@@ -81,7 +95,7 @@ def _chase_results(ctx: Context, task: Task) -> None:
     missing = results.missing()
     mine = missing.pop(ctx.me, [])
     wanted = [index for index in mine if results.shares.holders[index] in results.roots]
-    for peer in sorted(missing):
+    for peer in _silent(ctx, task, missing, now):
         ctx.push(peer, "want", Want(results.core, tuple(missing[peer][:MAX_PIECES])).encode())
     others = sorted(ctx.neighbours)
     if ctx.round.chases >= OWNER_FIRST:

@@ -37,12 +37,16 @@ class Task:
     cast: Cast
     due: float
     """When a reducer sends its Gram whatever is missing."""
+    span: float = 0.0
+    """Seconds for the exchange (X of 5.5)."""
     grams: dict[PeerId, list[Statement]] = field(default_factory=dict)
     """At most two faces of each."""
     arrived: dict[PeerId, float] = field(default_factory=dict)
     """When a reducer's first Gram came."""
     delivered: Shares | None = None
     """The division by which every one of this peer's parts is pushed."""
+    owing: tuple[int, list[PeerId]] | None = None
+    """How many parts were here when it was last looked whose are missing, and whose."""
     summed: bool = False
     """This peer's own Gram is being made, or was."""
     froze: tuple[int, int] = (0, 0)

@@ -35,8 +35,8 @@ class Timing:
     """A reducer that had served this long before it was put out was put out unjustly."""
     gone: float = 3.0
     """A closed stream that is not back by then counts as a peer that is gone."""
-    chase: float = 5.0
-    """Bytes that have not come are asked for again this often."""
+    chase: float = 2.5
+    """Bytes that have not come are asked for again this often, or after an eighth of the exchange."""
     hurry: float = 0.5
     """The same, once, of a round that others have sealed already: they have long sent what this peer missed."""
     digest: float = 2.0
