@@ -147,6 +147,8 @@ class Context:
         self.served: Counter[tuple[PeerId, Hash]] = Counter()  # times that each got bytes of a core
         self.talk = Talk()
         self.lost_heads: dict[Hash, float] = {}  # that lost the comparison with this chain, and when
+        self.lied: dict[PeerId, float] = {}
+        """Donors that showed what does not hold, and when."""
         self.snapshots: dict[Hash, Donation] = {}
         self.sync: Sync | None = None
         self.moved = False

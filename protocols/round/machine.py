@@ -209,12 +209,13 @@ class Machine:
     def tick(self, now: float) -> list[Effect]:
         """Time has passed: do what was due."""
         timers = self._ctx.timers
-        for name in sorted((name for name, at in timers.items() if at <= now), key=lambda name: (timers[name], name)):
+        due = sorted((name for name, at in timers.items() if at <= now), key=lambda name: (timers[name], name))
+        for name in due:
             if timers.get(name, inf) <= now:  # an earlier one may have moved it
                 del timers[name]
                 _TIMERS[name](self._ctx, now)
         self._ctx.next_tick = min(timers.values(), default=inf)
-        return self._finish_step(now)
+        return self._ctx.take() if due == ["digest"] else self._finish_step(now)
 
     def finish(self, now: float) -> list[Effect]:
         """Train no further round: sign ready on top of the head at once, so that it can become final."""

@@ -44,6 +44,9 @@ AT_ONCE = 8
 """Chunks that are under way at a time."""
 BEAT_S = 2.0
 """Between two looks at a transfer."""
+LIED_S = 300.0
+"""A donor whose chain or chunk was none is not asked again for this long."""
+LIARS_KEPT = 64
 SNAPSHOTS = 2
 """States a donor keeps for those who are loading them."""
 REPLY_S = 2.0
@@ -88,11 +91,22 @@ def patience(ctx: Context, head: Hash) -> float:
 def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
     """Ask a neighbour on an unknown head for its chain, one at a time."""
     lost = ctx.lost_heads.get(head)
+    lied = ctx.lied.get(peer)
     if ctx.sync is not None or (lost is not None and now - lost < AGAIN_S):
+        return
+    if lied is not None and now - lied < LIED_S:
         return
     ctx.sync = Sync(peer, now)
     ctx.set_timer("sync", now + BEAT_S)
     ctx.push(peer, "ask-chain", AskChain(ctx.chain.locator()).encode())
+
+
+def _lied(ctx: Context, donor: PeerId, now: float) -> None:
+    """Ask others for a while."""
+    ctx.sync = None
+    ctx.lied[donor] = now
+    while len(ctx.lied) > LIARS_KEPT:
+        del ctx.lied[next(iter(ctx.lied))]
 
 
 def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
@@ -125,7 +139,11 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
         ctx.sync = None  # it knows no seal that is kept here: another neighbour may
         return
     ctx.sync = None  # a chain that does not hold ends the transfer
-    sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+    try:
+        sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+    except RemoteError:
+        _lied(ctx, sender, now)
+        raise
     if len(sync.branch.heads) > LONGEST:
         raise RemoteError(sender, f"shows a chain of more than {LONGEST} seals above one that is known")
     sync.progress, ctx.sync = now, sync
@@ -253,7 +271,11 @@ def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> Non
     sync = ctx.sync
     if sync is None or sync.download is None or chunk.seal != sync.download.head.seal:
         return
-    sync.download.add(sender, chunk.index, chunk.data, chunk.path)
+    try:
+        sync.download.add(sender, chunk.index, chunk.data, chunk.path)
+    except RemoteError:
+        _lied(ctx, sender, now)
+        raise
     sync.asked.pop(chunk.index, None)
     sync.progress = now
     if sync.download.complete:

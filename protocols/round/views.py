@@ -9,14 +9,14 @@ from ..turns import seats
 from .effects import Final
 from .roster import SHRINK_AFTER, fits
 
-MAX_LEAD = 1 << 18
-"""Views above the head's that the others may lead to: years of failed ones. A liar may be a third of those who are
-here for a moment, and whoever has signed ready for the last view of all never votes again."""
-
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..statements import Statement
     from .context import Context
+
+MAX_LEAD = 1 << 18
+"""Views above the head's that the others may lead to: years of failed ones. A liar may be a third of those who are
+here for a moment, and whoever has signed ready for the last view of all never votes again."""
 
 
 def say_ready(ctx: Context, view: int, now: float) -> None:
