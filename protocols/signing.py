@@ -9,7 +9,7 @@ from .errors import RemoteError
 from .ids import Hash, digest, public_key
 
 SIGNATURE_BYTES = 64
-_REMEMBERED = 8192
+_REMEMBERED = 2048
 _good: dict[Hash, None] = {}
 """Signatures found good, oldest first: in a flood every statement arrives once from every neighbour."""
 

@@ -32,7 +32,7 @@ def _key(table: Table, scope: Scope, word: bytes, number: int, peer: PeerId) -> 
     return _place(word, scope.run, scope.cell, number, table.members[peer].admitted, peer)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _place(word: bytes, run: bytes, cell: str, number: int, admitted: Hash, peer: PeerId) -> bytes:  # noqa: PLR0913, PLR0917
     return digest(word, run, cell.encode(), _number(number), admitted, peer.encode())
 
