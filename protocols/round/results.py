@@ -38,6 +38,7 @@ class Results:
         self._data: list[Buffer | None] = [None] * len(self.sizes)
         self._left = len(self.sizes)
         self._early: dict[int, Piece] = {}
+        self._trees: dict[Share, merkle.Tree] = {}
 
     def reshare(self, shares: Shares) -> None:
         """Reducers were put out: forget the parts that went to others."""
@@ -46,6 +47,7 @@ class Results:
                 self._data[index] = None
                 self._left += 1
         self._early.clear()
+        self._trees.clear()
         self.shares = shares
 
     def learn(self, share: Share, root: Hash) -> None:
@@ -102,8 +104,10 @@ class Results:
             held = [data for index in indices if (data := self._data[index]) is not None]
             if not asked or len(held) < len(indices):
                 continue
-            leaves = [merkle.result_leaf(self.core, k, digest(data)) for k, data in zip(indices, held, strict=True)]
-            tree = merkle.Tree(leaves)
+            if share not in self._trees:
+                leaves = [merkle.result_leaf(self.core, k, digest(data)) for k, data in zip(indices, held, strict=True)]
+                self._trees[share] = merkle.Tree(leaves)
+            tree = self._trees[share]
             for batch in batches([Piece(indices[place], held[place], tree.path(place)) for place in asked]):
                 yield Pieces(self.core, share[0], batch)
 
