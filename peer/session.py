@@ -277,6 +277,7 @@ class Session:
         self._unsaved = Checkpoint(effect.head, effect.params, effect.momentum, effect.drift, effect.ages)
         try:
             await self._save()
+            self._caught_up()
         except EnvironmentFault as error:
             self._refused(error)
         if await self._observer.on_sealed(effect):
@@ -310,9 +311,13 @@ class Session:
                 effects = await self._speak(self._unsigned[0])
                 self._unsigned.popleft()
                 await self._carry_out(effects)
+            self._caught_up()
         except EnvironmentFault as error:
             self._refused(error)
-        if self._unsaved is None and not self._unsigned:
+
+    def _caught_up(self) -> None:
+        """Say so once the disk has taken all that it had refused."""
+        if self._retry_at < math.inf and self._unsaved is None and not self._unsigned:
             self._retry_at = math.inf
             self._observer.on_disk(None)
 

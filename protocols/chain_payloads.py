@@ -167,17 +167,16 @@ class WantState:
 
 @dataclass(frozen=True, slots=True)
 class StateChunk:
-    """Chunk ``index`` of ``count`` of the state as of ``seal``: its bytes and their Merkle path."""
+    """Chunk ``index`` of the state as of ``seal``: its bytes and their Merkle path."""
 
     seal: Hash
     index: int
-    count: int
     path: tuple[Hash, ...]
     data: Buffer
 
     def encode(self) -> list[Buffer]:
         """Buffers to send one after another; the chunk is not copied."""
-        meta = pack({"seal": self.seal, "index": self.index, "count": self.count, "path": list(self.path)})
+        meta = pack({"seal": self.seal, "index": self.index, "path": list(self.path)})
         return [_blob(meta), self.data]
 
     @classmethod
@@ -192,7 +191,7 @@ class StateChunk:
         except ValueError as error:
             raise RemoteError(sender, f"malformed state: {error}") from error
         path = cast("tuple[Hash, ...]", fields["path"])
-        return cls(cast("Hash", fields["seal"]), cast("int", fields["index"]), cast("int", fields["count"]), path, data)
+        return cls(cast("Hash", fields["seal"]), cast("int", fields["index"]), path, data)
 
 
 class _Reader:
@@ -244,6 +243,5 @@ _WANT_CHECKS = {"seal": hash32, "indices": list_of(integer(0, MAX_CHUNKS - 1), M
 _CHUNK_CHECKS = {
     "seal": hash32,
     "index": integer(0, MAX_CHUNKS - 1),
-    "count": integer(1, MAX_CHUNKS),
     "path": list_of(hash32, 32),
 }

@@ -36,6 +36,9 @@ MAX_STATEMENT = 8 * 1024
 MAX_REVISIONS = 2
 """Corrections of a roster or freeze within one view."""
 
+FACES = 2
+"""Statements of one signer for one slot that are kept, where both count: two prove that it signed twice."""
+
 _VIEW = integer(0, MAX_VIEW)
 _REV = integer(0, MAX_REVISIONS)
 _PEERS = list_of(identity, MAX_REDUCERS)

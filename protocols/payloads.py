@@ -114,22 +114,21 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a peer stands on: its head, that seal's view, and a mark over every statement it holds above it."""
+    """What a peer stands on: its head, and a mark over every statement it holds above it."""
 
     head: Hash
-    view: int
     mark: bytes
 
     def encode(self) -> bytes:
-        """The payload: head · view (u64 LE) · mark."""
-        return self.head + self.view.to_bytes(8, "little") + self.mark
+        """The payload: head · mark."""
+        return self.head + self.mark
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Digest:
         """Parse a digest of ``sender``; raises RemoteError."""
-        if len(payload) != _STAND + HASH_BYTES:
+        if len(payload) != 2 * HASH_BYTES:
             raise RemoteError(sender, f"malformed digest: {len(payload)} bytes")
-        return cls(Hash(payload[:HASH_BYTES]), int.from_bytes(payload[HASH_BYTES:_STAND], "little"), payload[_STAND:])
+        return cls(Hash(payload[:HASH_BYTES]), payload[HASH_BYTES:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ class Have:
     """The statements a peer holds above its head, by the first 8 bytes of their hashes; ``again`` asks for the same."""
 
     head: Hash
-    view: int
     prints: bytes
     again: bool
 
@@ -147,22 +145,20 @@ class Have:
         return {self.prints[at : at + PRINT_BYTES] for at in range(0, len(self.prints), PRINT_BYTES)}
 
     def encode(self) -> bytes:
-        """The payload: head · view (u64 LE) · again (one byte) · prints."""
-        return self.head + self.view.to_bytes(8, "little") + bytes([self.again]) + self.prints
+        """The payload: head · again (one byte) · prints."""
+        return self.head + bytes([self.again]) + self.prints
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Have:
         """Parse what ``sender`` holds; raises RemoteError."""
-        prints = payload[_STAND + 1 :]
-        if len(payload) <= _STAND or payload[_STAND] > 1 or len(prints) % PRINT_BYTES:
+        prints = payload[HASH_BYTES + 1 :]
+        if len(payload) <= HASH_BYTES or payload[HASH_BYTES] > 1 or len(prints) % PRINT_BYTES:
             raise RemoteError(sender, f"malformed have: {len(payload)} bytes")
-        view = int.from_bytes(payload[HASH_BYTES:_STAND], "little")
-        return cls(Hash(payload[:HASH_BYTES]), view, prints, payload[_STAND] == 1)
+        return cls(Hash(payload[:HASH_BYTES]), prints, payload[HASH_BYTES] == 1)
 
 
 PRINT_BYTES = 8
 MAX_PRINTS = 6 * 1024
-_STAND = HASH_BYTES + 8
 
 
 _CHECKS = {"core": hash32, "maker": identity, "indices": _INDICES, "norms": list_of(real, MAX_PIECES), "paths": _PATHS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import signal
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protocols.compression import get_codec
-from protocols.errors import ConfigError, LocalError
+from protocols.errors import LocalError
 from protocols.ids import short
 from protocols.round.exchange import part_sizes
 from protocols.tensors import PART_VALUES
@@ -28,10 +27,11 @@ from . import report
 from .baseline import Baselines
 from .harvest import Harvest, common_rounds, gather, newest, params_of
 from .launch import GONE_S, Launcher, Peer
+from .output import Output
 from .replay import replay_check, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from protocols.round.effects import Vector
 
@@ -48,17 +48,16 @@ LOOK_S = 0.25
 
 def run(options: SwarmOptions) -> int:
     """``murmur swarm``: 0 only if every check holds. Raises ConfigError, EnvironmentFault."""
-    if options.json is not None and not options.json.resolve().parent.is_dir():
-        raise ConfigError(f"the report cannot go to {options.json}: no such folder", remedy="create it first")
+    output = Output(options.json)
     folder = Path(tempfile.mkdtemp(prefix="murmur-swarm-"))
     try:
-        document = asyncio.run(_until_ended(Swarm(options, folder)))
+        document = asyncio.run(_until_ended(Swarm(options, folder, output.say)))
     finally:
         if options.keep:
             sys.stderr.write(f"the peers' homes are in {folder}\n")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    _write(document, options.json)
+    output.write(document)
     return Exit.DONE if document["ok"] else Exit.FAILED
 
 
@@ -76,13 +75,13 @@ async def _until_ended(swarm: Swarm) -> dict[str, Any]:
 class Swarm:
     """One run of the command."""
 
-    def __init__(self, options: SwarmOptions, folder: Path) -> None:
+    def __init__(self, options: SwarmOptions, folder: Path, say: Callable[[str], None]) -> None:
         self._options = options
         self._launcher = Launcher(options, folder)
         self._config = train_config(self._launcher.manifest, None)
         self._shards = load_shards(self._config.data)
         self._losses: dict[int, float] = {}
-        self._quiet = str(options.json) == "-"
+        self._say = say
 
     async def run(self) -> dict[str, Any]:
         """Everything from the first daemon to the report."""
@@ -271,11 +270,6 @@ class Swarm:
             f"coordinator {short(first['coordinator'])}   {seconds:.1f} s{void}"
         )
 
-    def _say(self, text: str) -> None:
-        screen = sys.stderr if self._quiet else sys.stdout
-        screen.write(f"{text}\n")
-        screen.flush()
-
 
 def _bar(losses: dict[int, float], number: int, width: int = 24) -> str:
     """The loss as a bar: full at the loss before training, empty at 1 nat."""
@@ -303,11 +297,3 @@ def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
 def _part_bytes(codec: str, values: int) -> int:
     """Encoded bytes of a whole part."""
     return part_sizes(get_codec(codec), values, PART_VALUES)[0]
-
-
-def _write(document: dict[str, Any], path: Path | None) -> None:
-    text = json.dumps(document, indent=1)
-    if str(path) == "-":
-        sys.stdout.write(text + "\n")
-    elif path is not None:
-        path.write_text(text + "\n")

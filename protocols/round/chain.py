@@ -29,7 +29,27 @@ class Head:
     proposal: Statement | None
     votes: tuple[Statement, ...]
     parent_table: Table | None = None
-    """The members who voted: the parent's table; None at seal 0."""
+    """The members who voted: the parent's table; None at seal 0 and behind a jump."""
+
+    @property
+    def body(self) -> Seal | None:
+        """The seal itself; None at seal 0."""
+        return cast("Seal", self.proposal.body) if self.proposal else None
+
+    @property
+    def parent(self) -> Hash | None:
+        """The seal before it; None at seal 0."""
+        return self.body.parent if self.body else None
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether it goes on without members (5.10)."""
+        return self.body is not None and bool(self.body.lost)
+
+    @property
+    def signers(self) -> set[PeerId]:
+        """Who voted for it."""
+        return {each.peer for each in self.votes}
 
 
 def seal_hash(scope: Scope, body: Seal) -> Hash:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ..errors import RemoteError
-from ..messages import MAX_REVISIONS, Freeze, Gram
+from ..messages import FACES, MAX_REVISIONS, Freeze, Gram
 from ..payloads import Pieces, Want
 from .effects import Push
 from .exchange import make_gram, pushes
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .reduction import Frozen
     from .task import Task
-
-FACES = 2
-"""Statements of one reducer for one slot that are kept: the freeze says which counts."""
 
 
 def step(ctx: Context, task: Task, now: float) -> None:

@@ -34,23 +34,21 @@ def beat(ctx: Context, now: float) -> None:
     changed, ctx.talk.mark = mark != ctx.talk.mark, mark
     if changed and ctx.talk.beats % QUIET_BEATS:
         return
-    payload = Digest(ctx.head.seal, ctx.head.view, mark).encode()
     for peer in sorted(ctx.neighbours):
         if ctx.talk.agreed.get(peer) != mark and (ctx.talk.told.get(peer) != mark or ctx.talk.beats % QUIET_BEATS == 0):
-            ctx.talk.told[peer] = mark
-            ctx.push(peer, "digest", payload)
+            greet(ctx, peer)
 
 
 def greet(ctx: Context, peer: PeerId) -> None:
-    """A new stream: say what this peer stands on."""
+    """Say what this peer stands on."""
     ctx.talk.told[peer] = mark = ctx.known.mark
-    ctx.push(peer, "digest", Digest(ctx.head.seal, ctx.head.view, mark).encode())
+    ctx.push(peer, "digest", Digest(ctx.head.seal, mark).encode())
 
 
 def tell(ctx: Context, peer: PeerId, now: float, *, again: bool) -> None:
     """Tell a neighbour what is held here."""
     ctx.talk.said[peer] = now
-    ctx.push(peer, "have", Have(ctx.head.seal, ctx.head.view, ctx.known.prints, again).encode())
+    ctx.push(peer, "have", Have(ctx.head.seal, ctx.known.prints, again).encode())
 
 
 def press_on(ctx: Context, now: float) -> None:

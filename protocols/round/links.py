@@ -1,27 +1,12 @@
-"""The chain of certified seals: what a peer keeps of it, how another one checks it, and which of two wins.
+"""The chain of certified seals: what a peer keeps of it, and how another one checks it.
 
 A *jump* leads from a seal with a known table to a later one whose voters hold more than 2/3 of that table's weight
 (protocol.md 6): whoever trusts the table trusts the seal, without those in between. The chain keeps its last ``KEEP``
 seals; of the older ones only those without which no chain of jumps would lead from *every* remembered seal to the head,
 the newest final one, and the anchor. A shrink seal is certified by fewer and can only be reached from its parent.
 
-Fork choice (5.12): two branches part at a common ancestor E with table T.
-
-1. A branch that shows a final seal above E wins; who holds a final seal never leaves it. Proof: the readys for the view
-   after that seal, with it as head, by ``Table.holds`` under its own table. On top of a shrink seal one key can certify
-   any table it likes, so the proof counts for others only where the seal is *firm*: from E on, each firm seal was voted
-   for by more than 2/3 of the voters and lost of the firm one before, E being the first.
-2. A branch with a seal that more than 2/3 of T's voters, or of its voters and lost, voted for beats one without. Both:
-   the one whose highest such seal has the higher view; that is the head which a quorum of readys would name. Were the
-   lost always counted in the whole, an older seal with a few votes more would draw peers away from a final one.
-3. More weight of T's voters and lost at the first seals above E. Who voted for both counts for both, which is for
-   neither: to count it for its later vote alone could go round in circles among three branches. Then the higher view.
-4. The smaller hash of the first seal.
-
-The same doubt holds for this peer's own eyes: what it fetched on top of a shrink seal says nothing about who votes, so
-there a seal is final only if the newest *sure* table agrees, that of the last head before, or of one that it computed.
-
-What both show is cut off first, so that E is where they part. All but "never leaves" is one order of keys: transitive.
+On top of a shrink seal one key can certify any table it likes. So what was fetched there says nothing about who votes,
+and a seal is final only if the newest *sure* table agrees: that of the last head before, or of one computed here.
 """
 
 from __future__ import annotations
@@ -33,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..chain_payloads import MAX_LOCATOR, Link
 from ..errors import LocalError, RemoteError
 from ..messages import Ready, Seal, Vote
-from .chain import Head, seal_hash
+from .chain import Head, certifies, seal_hash
 from .roster import shrink_due
 
 if TYPE_CHECKING:
@@ -65,7 +50,20 @@ class Branch:
     @property
     def shrinks(self) -> bool:
         """Whether it goes on without members: to follow it on sight is wrong while one's own quorum works (5.10)."""
-        return any(map(_shrink, self.heads))
+        return any(each.shrinks for each in self.heads)
+
+    def firmly_final(self, heads: Sequence[Head], fork: Head) -> bool:
+        """Whether ``final`` is among these of its ``heads`` on top of ``fork`` and firm, so that it counts for others.
+
+        Each firm seal was voted for by more than 2/3 of the voters and lost of the firm one before, ``fork`` the first.
+        """
+        firm = fork
+        for head in heads:
+            if firm.table.holds(head.signers, firm.round):
+                firm = head
+            if head.seal == self.final:
+                return firm is head or firm.table.holds({each.peer for each in self.proof}, firm.round)
+        return False
 
     def then(self, more: Branch) -> Branch:
         """This branch with what was shown on top of it."""
@@ -114,9 +112,9 @@ class Chain:
 
     def append(self, head: Head) -> None:
         """Add a certified child of the current head; raises LocalError for anything else."""
-        if _parent(head) != self.head.seal:
+        if head.parent != self.head.seal:
             raise LocalError(f"seal {head.seal.hex()[:12]} is no child of the head")
-        if self.agrees(_voters(head)):
+        if self.agrees(head.signers):
             self._sure = head
         self._push(head)
 
@@ -151,7 +149,7 @@ class Chain:
         """Kept seals, newest first: dense, then with doubling gaps, the newest final, where forks begin, the anchor."""
         last = len(self._links) - 1
         back = [*range(_DENSE), *(_DENSE - 2 + (2 << step) for step in range(12))]
-        shrinks = [index - 1 for index, head in enumerate(self._links) if _shrink(head)][-_SHRINKS:]
+        shrinks = [index - 1 for index, head in enumerate(self._links) if head.shrinks][-_SHRINKS:]
         finals = [index for index, head in enumerate(self._links) if head.seal == self._final]
         chosen = {0, *finals, *shrinks, *(last - each for each in back if each <= last)}
         return tuple(self._links[index].seal for index in sorted(chosen, reverse=True))[:MAX_LOCATOR]
@@ -167,7 +165,7 @@ class Chain:
             return None, []
         number, voters = known
         above = [each for each in self._links if each.round > number]
-        stops = {index for index, each in enumerate(above) if each.seal == self._final or _parent(each) == start}
+        stops = {index for index, each in enumerate(above) if each.seal == self._final or each.parent == start}
         here, path = -1, []
         for stop in sorted(stops | set(range(len(above))[-2:])):
             while here < stop:
@@ -210,7 +208,7 @@ class Chain:
         doubt = ancestor.round > self._sure.round
         sure = self._sure if doubt else ancestor
         self._sure = _surest(sure, heads, doubt=doubt)
-        if branch.final is not None and _firmly_final(branch, heads, sure):
+        if branch.final is not None and branch.firmly_final(heads, sure):
             self.mark_final(branch.final, branch.proof)
 
     def sizes(self) -> dict[str, int]:
@@ -282,22 +280,13 @@ def is_final(head: Head, readys: Iterable[Statement]) -> bool:
 
 def certified(parent: Head, body: Seal, voters: Collection[PeerId]) -> bool:
     """Whether votes of ``voters`` certify a child of ``parent``; for a shrink seal, also whether it was due (5.10)."""
-    if not body.lost:
-        return parent.table.is_quorum(voters)
-    left = {each: weight for each, weight in parent.table.voters.items() if each not in body.lost}
-    due = shrink_due(parent, body.view, left)
-    named = all(parent.table.stands(each) for each in body.lost)
-    return body.void and named and due and not parent.table.is_quorum(left) and _two_thirds(left, voters)
-
-
-def prefer(ours: Branch, theirs: Branch, ancestor: Head) -> bool:
-    """Whether to leave our branch for theirs, both above ``ancestor`` (see above)."""
-    fork, mine, other = _part(ours.heads, theirs.heads, ancestor)
-    if not mine or not other:
-        return bool(other)
-    if any(each.seal == ours.final for each in mine):
-        return False
-    return _firmly_final(theirs, other, fork) or _rank(other, fork) > _rank(mine, fork)
+    if body.lost:
+        left = [each for each in parent.table.voters if each not in body.lost]
+        named = all(parent.table.stands(each) for each in body.lost)
+        due = shrink_due(parent, body.view, left) and not parent.table.is_quorum(left)
+        if not (body.void and named and due):
+            return False
+    return certifies(parent.table, body.lost, voters)
 
 
 def _step(scope: Scope, parent: Head, link: Link, sender: str) -> Head:
@@ -330,62 +319,30 @@ def _names(statement: Statement, head: Head) -> bool:
     return isinstance(body, Ready) and (body.view, body.head, body.head_view) == (head.view + 1, head.seal, head.view)
 
 
-def _part(ours: Sequence[Head], theirs: Sequence[Head], ancestor: Head) -> tuple[Head, Sequence[Head], Sequence[Head]]:
-    """The newest seal that both have, and what each has above it."""
-    places = {each.seal: index for index, each in enumerate(ours)}
-    for index in range(len(theirs) - 1, -1, -1):
-        place = places.get(theirs[index].seal)
-        if place is not None:
-            return ours[place], ours[place + 1 :], theirs[index + 1 :]
-    return ancestor, ours, theirs
-
-
-def _firmly_final(branch: Branch, heads: Sequence[Head], fork: Head) -> bool:
-    firm = fork
-    for head in heads:
-        if firm.table.holds(_voters(head), firm.round):
-            firm = head
-        if head.seal == branch.final:
-            return firm is head or firm.table.holds({each.peer for each in branch.proof}, firm.round)
-    return False
-
-
 def _surest(sure: Head, heads: Iterable[Head], *, doubt: bool) -> Head:
     """The newest of heads that were fetched, on top of a ``sure`` one, whose table is beyond doubt.
 
     ``doubt``: there are others between. A shrink seal begins a doubt: those few may all lie about what follows.
     """
     for head in heads:
-        doubt = doubt or _shrink(head)
-        if not doubt or sure.table.holds(_voters(head), sure.round):
+        doubt = doubt or head.shrinks
+        if not doubt or sure.table.holds(head.signers, sure.round):
             sure, doubt = head, False
     return sure
 
 
-def _rank(heads: Sequence[Head], fork: Head) -> tuple[int, float, int, int]:
-    table, first = fork.table, heads[0]
-    agreed = [each for each in heads if table.is_quorum(_voters(each)) or table.holds(_voters(each), fork.round)]
-    highest = max((each.view for each in agreed), default=-1)
-    return highest, table.lasting(_voters(first), fork.round), first.view, -int.from_bytes(first.seal, "big")
-
-
-def _voters(head: Head) -> set[PeerId]:
-    return {each.peer for each in head.votes}
-
-
-def _parent(head: Head) -> Hash | None:
-    body = head.proposal.body if head.proposal else None
-    return body.parent if isinstance(body, Seal) else None
-
-
-def _shrink(head: Head) -> bool:
-    body = head.proposal.body if head.proposal else None
-    return isinstance(body, Seal) and bool(body.lost)
+def lineage(head: Head, older: Iterable[Head]) -> list[Head]:
+    """``head`` and those of ``older``, both oldest first, that lead to it one by one: a disk may hold lost branches."""
+    out = [head]
+    for each in reversed([*older]):
+        if out[0].parent == each.seal:
+            out.insert(0, each)
+    return out
 
 
 def _jumps(voters: Mapping[PeerId, float], head: Head) -> bool:
     """Whether a jump leads from a table with these voters to a seal."""
-    return not _shrink(head) and _two_thirds(voters, _voters(head))
+    return not head.shrinks and _two_thirds(voters, head.signers)
 
 
 def _two_thirds(whole: Mapping[PeerId, float], some: Iterable[PeerId]) -> bool:

@@ -19,6 +19,7 @@ from ..statements import Scope, Statement
 from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
 from .context import Context
 from .effects import Effect, Setting, Trouble, Vector, Window, Work
+from .links import lineage
 from .pool import STRANGERS, Pool
 from .status import sizes, waits_for
 
@@ -76,11 +77,11 @@ class Machine:
     ) -> None:
         """``state`` = (parameters, outer momentum), float32 [setting.values] each, as of ``head``.
 
-        After a restart: ``signed_view``, the highest view this key has signed ready for; ``links``, older heads of the
-        chain, oldest first; ``ages``, for each part the seals in a row that have not taken its drift.
+        After a restart: ``signed_view``, the highest view this key has signed ready for; ``links``, older heads, oldest
+        first, of which those count that lead to this one; ``ages``, for each part the seals in a row that have not
+        taken its drift.
         """
-        older = [each for each in links if each.round < head.round]
-        self._ctx = Context(scope, me, setting, [*older, head], state)
+        self._ctx = Context(scope, me, setting, lineage(head, links), state)
         self._ctx.signed_view = signed_view
         if ages:
             self._ctx.ages = tuple(ages)
@@ -159,7 +160,9 @@ class Machine:
         if kind == "parts":
             exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
         elif kind == "results":
-            reducing.on_results(ctx, sender, Pieces.decode(payload, ctx.result_sizes, sender=sender), now)
+            sizes = ctx.result_sizes
+            frame = ctx.scope.shared(("results", payload), lambda: Pieces.decode(payload, sizes, sender=sender))
+            reducing.on_results(ctx, sender, frame, now)
         elif kind == "want":
             serving.on_want(ctx, sender, Want.decode(payload, sender=sender))
         elif kind == "digest":

@@ -97,9 +97,10 @@ def _publish(ctx: Context, task: Task, share: Share) -> None:
         ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
         return
     task.results.add(ctx.me, Pieces(task.results.core, ctx.me, _pieces(reduced)))
-    for frame in task.results.frames(reduced.indices):
-        for each in sorted(takers(ctx, task) - {ctx.me}):
-            ctx.emit(Push(each, "results", frame.encode()))
+    others = sorted(takers(ctx, task) - {ctx.me})
+    for payload in [frame.encode() for frame in task.results.frames(reduced.indices)]:
+        for each in others:
+            ctx.emit(Push(each, "results", payload))
 
 
 def _pieces(reduced: Reduced) -> tuple[Piece, ...]:

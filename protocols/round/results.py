@@ -37,15 +37,19 @@ class Results:
         self.sizes = part_sizes(self._codec, setting.values, setting.part)
         self._data: list[Buffer | None] = [None] * len(self.sizes)
         self._left = len(self.sizes)
+        self.nbytes = 0
+        """Bytes of result parts held."""
         self._early: dict[int, Piece] = {}
         self._trees: dict[Share, merkle.Tree] = {}
 
     def reshare(self, shares: Shares) -> None:
         """Reducers were put out: forget the parts that went to others."""
         for index, (old, new) in enumerate(zip(self.shares.holders, shares.holders, strict=True)):
-            if old != new and self._data[index] is not None:
+            data = self._data[index]
+            if old != new and data is not None:
                 self._data[index] = None
                 self._left += 1
+                self.nbytes -= len(data)
         self._early.clear()
         self._trees.clear()
         self.shares = shares
@@ -79,6 +83,7 @@ class Results:
     def _put(self, piece: Piece) -> None:
         self._data[piece.index] = piece.data
         self._left -= 1
+        self.nbytes += len(piece.data)
 
     def _fits(self, piece: Piece, root: Hash) -> bool:
         indices = self.shares.parts[self.shares.holders[piece.index]]
@@ -115,11 +120,6 @@ class Results:
     def complete(self) -> bool:
         """Whether every result part is here."""
         return self._left == 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of result parts held."""
-        return sum(len(data) for data in self._data if data is not None)
 
     def missing(self) -> dict[PeerId, list[int]]:
         """By reducer, the result parts that are not here yet."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from .. import turns
 from ..errors import RemoteError
 from ..ids import Hash, PeerId, digest
-from ..messages import MAX_CONTRIBUTORS, Commit, Ready, Roster
+from ..messages import FACES, MAX_CONTRIBUTORS, Commit, Ready, Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +25,6 @@ SHRINK_AFTER = 3
 """Views without a quorum of readys after which at least half of the weight may go on without the rest."""
 SHRINK_ANY_AFTER = 6
 """The same for any number."""
-FACES = 2
-"""Commits of one signer in a roster: two prove that it signed twice."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..payloads import MAX_PIECES, Want
@@ -67,7 +68,7 @@ def _patience(ctx: Context, task: Task | None) -> float:
 def _silent(ctx: Context, task: Task, peers: Iterable[PeerId], now: float) -> list[PeerId]:
     """Of whom no bytes came lately; of the others more is on its way."""
     since = now - _patience(ctx, task)
-    return sorted(each for each in peers if each != ctx.me and ctx.round.fed.get(each, 0.0) <= since)
+    return sorted(each for each in peers if each != ctx.me and ctx.round.fed.get(each, -inf) <= since)
 
 
 def _chase_parts(ctx: Context, task: Task, now: float) -> None:

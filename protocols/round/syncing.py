@@ -13,7 +13,8 @@ from ..errors import LocalError, RemoteError
 from ..ids import Hash
 from .effects import Push, Sealed
 from .exchange import is_sound
-from .links import Branch, prefer, walk
+from .forks import prefer
+from .links import Branch, walk
 from .records import synced_record
 from .roster import SHRINK_AFTER
 from .transfer import Download, Snapshot

@@ -44,7 +44,7 @@ class Snapshot:
     def chunk(self, index: int) -> StateChunk:
         """One chunk with its path; raises ValueError where there is no such chunk."""
         path = self.tree.path(index)
-        return StateChunk(self.head.seal, index, self.chunks, path, self._chunks[index])
+        return StateChunk(self.head.seal, index, path, self._chunks[index])
 
 
 class Download:

@@ -151,7 +151,7 @@ def _names(vote: Statement, seal: Hash) -> bool:
     return cast("Vote", vote.body).seal == seal
 
 
-def certified(ctx: Context) -> tuple[Hash, Statement] | None:
+def _newest_certified(ctx: Context) -> tuple[Hash, Statement] | None:
     """The proposal of highest view that a quorum has voted for, if any.
 
     Without whom a seal may go on, the roster says; else one key could say it for a view far ahead.
@@ -162,9 +162,11 @@ def certified(ctx: Context) -> tuple[Hash, Statement] | None:
         task = ctx.round.tasks.get(body.roster) if body.lost else None
         if body.lost and (task is None or task.cast.lost != body.lost):
             continue
-        signers = [peer for peer, each in ctx.votes.in_view(body.view).items() if _names(each, name)]
+        votes = ctx.votes.in_view(body.view)
         better = found is None or body.view > cast("Seal", found[1].body).view
-        if better and signers and certifies(ctx.head.table, body.lost, signers):
+        if not better or not certifies(ctx.head.table, body.lost, votes):
+            continue  # too few, whatever they are for
+        if certifies(ctx.head.table, body.lost, [peer for peer, each in votes.items() if _names(each, name)]):
             found = (name, proposal)
     return found
 
@@ -174,7 +176,7 @@ def try_adopt(ctx: Context, now: float) -> bool:
     if not ctx.round.tally:
         return False
     ctx.round.tally = False
-    found = certified(ctx)
+    found = _newest_certified(ctx)
     if found is None:
         return False
     name, proposal = found
@@ -188,7 +190,7 @@ def try_adopt(ctx: Context, now: float) -> bool:
         return False
     if seal_hash(ctx.scope, own[0]) != name:
         if ctx.once("diverged"):
-            ctx.trouble(ctx.me, "computed another state than more than 2/3 of the weight sealed: it must resync")
+            ctx.trouble(ctx.me, "computed another state than more than 2/3 of the weight sealed: its state is fetched")
             ctx.diverged = True
         return False
     _adopt(ctx, name, proposal, task, now)

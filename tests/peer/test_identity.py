@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,8 +17,7 @@ from protocols.errors import EnvironmentFault
 from protocols.ids import public_key
 from protocols.signing import verify
 
-if TYPE_CHECKING:
-    from pathlib import Path
+NOBODY = 65534
 
 
 def test_made_once_and_private(tmp_path: Path) -> None:
@@ -95,14 +95,19 @@ def test_unusable_home_is_an_environment_fault(tmp_path: Path) -> None:
     assert "--home" in caught.value.remedy
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_unwritable_home_is_an_environment_fault(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(EnvironmentFault, match="cannot write the key"):
-            Identity.load_or_create(tmp_path / "key")
-    finally:
-        tmp_path.chmod(0o700)
+def test_unwritable_home_is_an_environment_fault() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        home.chmod(0o555)
+        if user == 0:  # root may write anywhere
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(EnvironmentFault, match="cannot write the key"):
+                Identity.load_or_create(home / "key")
+        finally:
+            os.seteuid(user)
+            home.chmod(0o700)
 
 
 def test_save_never_replaces_a_key(tmp_path: Path) -> None:

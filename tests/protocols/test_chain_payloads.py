@@ -250,24 +250,22 @@ def chunk(raw: bytes) -> StateChunk:
 @given(
     hashes,
     st.integers(0, MAX_CHUNKS - 1),
-    st.integers(1, MAX_CHUNKS),
     st.lists(hashes, max_size=20),
     st.binary(min_size=1),
 )
-def test_a_chunk_comes_back_as_it_was(seal: Hash, index: int, count: int, path: list[Hash], data: bytes) -> None:
-    sent = StateChunk(seal, index, count, tuple(path), data)
+def test_a_chunk_comes_back_as_it_was(seal: Hash, index: int, path: list[Hash], data: bytes) -> None:
+    sent = StateChunk(seal, index, tuple(path), data)
     found = chunk(joined(sent))
     assert replace(found, data=bytes(found.data)) == sent
 
 
 def test_the_largest_chunk_fits_and_a_larger_or_empty_one_does_not() -> None:
     path = (ZERO,) * 20
-    largest = StateChunk(ZERO, MAX_CHUNKS - 1, MAX_CHUNKS, path, bytes(CHUNK_BYTES))
+    largest = StateChunk(ZERO, MAX_CHUNKS - 1, path, bytes(CHUNK_BYTES))
     assert len(joined(largest)) <= PAYLOAD_LIMITS["state"]
     assert len(chunk(joined(largest)).data) == CHUNK_BYTES
     refused(lambda: chunk(joined(replace(largest, data=bytes(CHUNK_BYTES + 1)))), "limit")
     refused(lambda: chunk(joined(replace(largest, data=b""))), "0 bytes")
     refused(lambda: chunk(joined(replace(largest, path=(ZERO,) * 33))), "malformed state")
     refused(lambda: chunk(joined(replace(largest, index=MAX_CHUNKS))), "index is not")
-    refused(lambda: chunk(joined(replace(largest, count=0))), "count is not")
     refused(lambda: chunk(b"\xff" * 100), "at most")

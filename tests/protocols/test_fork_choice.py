@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.round.links import Branch, Chain, prefer, walk
+from protocols.round.forks import prefer
+from protocols.round.links import Branch, Chain, walk
 from protocols.table import LOST, Table
 from tests.protocols.chains import PEERS, SCOPE, SIX, child, grown, link, readys, table_of, zero
 

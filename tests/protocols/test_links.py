@@ -340,3 +340,14 @@ def test_branches_that_came_in_two_replies_are_one() -> None:
     assert first.then(second) == Branch(heads, heads[1].seal, proof)
     newer = replace(second, final=heads[3].seal, proof=readys(heads[3], FOUR))
     assert first.then(newer).final == heads[3].seal
+
+
+def test_of_what_a_disk_holds_only_what_leads_to_the_head_is_taken() -> None:
+    """After a fork the checkpoints of the lost branch are still there; as links they would hide the fork."""
+    start = zero(SIX)
+    kept = child(start, SIX)
+    lost = child(kept, SIX, view=kept.view + 1, salt=b"lost")
+    head = child(kept, SIX, view=kept.view + 2)
+    assert links.lineage(head, [start, kept, lost]) == [start, kept, head]
+    assert links.lineage(head, [start, lost]) == [head], "what is between is not there, so nothing is known of it"
+    assert links.lineage(head, []) == [head]

@@ -14,6 +14,7 @@ from protocols.ids import Hash, PeerId
 from protocols.messages import Ready, Seal, Vote
 from protocols.payloads import Digest
 from protocols.round import links
+from protocols.round.forks import prefer
 from protocols.round.roster import SHRINK_AFTER
 from protocols.table import STANDING, Member, Table
 from tests.protocols import chains
@@ -109,7 +110,7 @@ def _shown(arena: Arena, victim: Node, members: Table, view: int) -> Hash:
     body = Seal(view, anchor.seal, 1, Hash(bytes(32)), b"", (), (), (), (), others, members.root, state)
     name = arena.judge.proposed(body)
     link = Link(arena.lie(liar, body), (arena.lie(liar, Vote(view, name)),), members, ())
-    digest = Digest(name, view, bytes(32)).encode()
+    digest = Digest(name, bytes(32)).encode()
     for _ in range(2):
         arena.time += 5.0
         arena.hand(victim, lambda now: victim.machine.payload(liar, "digest", digest, now))
@@ -155,4 +156,4 @@ def test_a_final_seal_is_not_left_for_an_older_one_with_more_votes() -> None:
     older = chains.child(start, [*honest[:5], *liars], view=1, salt=b"older")
     newer = chains.child(start, [*honest[1:5], *liars], view=2, salt=b"newer")
     assert links.is_final(newer, chains.readys(newer, [*honest[:5], *liars]))
-    assert not links.prefer(links.Branch((newer,)), links.Branch((older,)), start)
+    assert not prefer(links.Branch((newer,)), links.Branch((older,)), start)

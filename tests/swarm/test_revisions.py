@@ -237,7 +237,7 @@ def test_two_faces_split_nobody(kind: str, fooled: int) -> None:
     assert made.done, made.stand()
     assert all(made.rules.descends(made.newest().seal, peer.head.seal) for peer in honest)
     assert {error.peer for refuser, _, error in made.refused if refuser != liar.peer} <= {liar.peer}
-    named = {each.peer for peer in honest for each in peer.troubles if "must resync" not in each.text}
+    named = {each.peer for peer in honest for each in peer.troubles if "its state is fetched" not in each.text}
     assert named <= {liar.peer}
     whole = max(honest, key=lambda peer: len(peer.sealed))
     assert not any(each.record.void for each in whole.sealed)
