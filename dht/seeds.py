@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from protocols.errors import ConfigError, MurmurError, RemoteError
 from protocols.ids import PeerId, public_key
 
+from .tasks import end
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -77,9 +79,7 @@ class Seeds:
 
     async def close(self) -> None:
         """End all tasks."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
     async def _keep(self, peer: PeerId, address: str) -> None:
         delay = self._timing.first_retry_s

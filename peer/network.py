@@ -17,7 +17,7 @@ from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig
 from dht.records import PeerRecord
-from dht.tasks import keep_going
+from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import MurmurError
 from protocols.ids import PeerId, short
@@ -123,9 +123,7 @@ class Network:
 
     async def close(self) -> None:
         """End everything in reverse order."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
