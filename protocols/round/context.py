@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from ..payloads import Want
     from ..statements import Scope, Statement
     from .chain import Head
+    from .donating import Donation
+    from .loading import Sync
     from .results import Results
     from .roster import Cast
-    from .syncing import Donation, Sync
     from .task import Task
 
 MISSED_CORES = 8

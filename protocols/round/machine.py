@@ -16,7 +16,7 @@ from ..ids import Hash, PeerId
 from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
 from ..payloads import Digest, Have, Pieces, Want
 from ..statements import Scope, Statement
-from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
+from . import donating, exchanging, gathering, gossip, loading, reducing, rostering, serving, syncing, views, voting
 from .context import Context
 from .effects import Effect, Setting, Trouble, Vector, Window, Work
 from .links import lineage
@@ -49,7 +49,7 @@ _TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "gone": views.on_gone,
     "chase": serving.chase,
     "digest": gossip.beat,
-    "sync": syncing.beat,
+    "sync": loading.beat,
     # At these times ``_step`` finds that it need not wait any longer.
     "gram": lambda ctx, now: None,
     "grams": lambda ctx, now: None,
@@ -176,7 +176,7 @@ class Machine:
         elif kind == "chain":
             syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
         elif kind == "want-state":
-            syncing.on_want_state(ctx, sender, WantState.decode(payload, sender=sender), now)
+            donating.on_want_state(ctx, sender, WantState.decode(payload, sender=sender), now)
         elif kind == "state":
             syncing.on_state(ctx, sender, StateChunk.decode(payload, sender=sender), now)
         else:
@@ -187,7 +187,7 @@ class Machine:
         """The value of a ``Work`` effect; one for another parent than the head's is dropped."""
         ctx = self._ctx
         if work.key == "snapshot":
-            syncing.on_hashed(ctx, work.about)
+            donating.on_hashed(ctx, work.about)
             return ctx.take()
         if work.parent != ctx.head.seal:
             return []

@@ -10,7 +10,7 @@ from ..messages import MAX_CONTRIBUTORS, MAX_REDUCERS, MAX_REVISIONS, Roster
 from ..payloads import Want
 from ..statements import Statement
 from ..turns import first_turn
-from . import syncing
+from . import loading, syncing
 from .reduction import Applied
 from .roster import (
     SHRINK_AFTER,
@@ -170,7 +170,7 @@ def _others_went_on(ctx: Context, now: float) -> bool:
     head = ctx.talk.strange[here[0]][0]
     ctx.lost_heads.pop(head, None)
     syncing.ask(ctx, here[0], head, now)
-    ctx.set_timer("shrink", now + syncing.STALLED_S)
+    ctx.set_timer("shrink", now + loading.STALLED_S)
     return True
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply, StateChunk, WantState
+from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply
 from ..drift import settle
 from ..errors import LocalError, RemoteError
-from ..ids import Hash
-from .effects import Push, Sealed
+from . import donating, loading
+from .donating import BEAT_S
+from .effects import Sealed
 from .exchange import is_sound
 from .forks import prefer
-from .links import Branch, walk
+from .links import walk
+from .loading import LIED_S, Sync
 from .records import synced_record
 from .roster import SHRINK_AFTER
-from .transfer import Download, Snapshot
 
 if TYPE_CHECKING:
-    from ..ids import PeerId
+    from ..chain_payloads import StateChunk
+    from ..ids import Hash, PeerId
     from ..messages import Seal
     from .chain import Head
     from .context import Context
@@ -33,48 +34,14 @@ CATCHING_S = 15.0
 """The same where a round is under way here that would lead to it."""
 COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
-STALLED_S = 20.0
-"""A transfer without progress for this long is given up."""
 LONGEST = 1024
 """Seals of a branch: a chain keeps fewer, but on top of a shrink seal one key could go on for ever."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
 LOST_HEADS = 8
 """Heads that lost the comparison and are remembered."""
-AT_ONCE = 8
-"""Chunks that are under way at a time."""
-BEAT_S = 2.0
-"""Between two looks at a transfer."""
-LIED_S = 300.0
-"""A donor whose chain or chunk was none is not asked again for this long."""
-LIARS_KEPT = 64
-SNAPSHOTS = 2
-"""States a donor keeps for those who are loading them."""
 REPLY_S = 2.0
 """One peer gets a chain this often."""
-
-
-@dataclass
-class Sync:
-    """A transfer in progress: first the chain from ``peer``, then the state of the branch's last seal."""
-
-    peer: PeerId
-    progress: float
-    start: Head | None = None
-    branch: Branch = Branch(())
-    download: Download | None = None
-    asked: dict[int, float] = field(default_factory=dict)
-
-
-@dataclass
-class Donation:
-    """A state that is kept for those who are loading it; ``waiting`` for its tree, one request for each peer."""
-
-    snapshot: Snapshot
-    used: float
-    member: bool
-    hashed: bool = False
-    waiting: dict[PeerId, WantState] = field(default_factory=dict)
 
 
 def patience(ctx: Context, head: Hash) -> float:
@@ -102,23 +69,14 @@ def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
     ctx.push(peer, "ask-chain", AskChain(ctx.chain.locator()).encode())
 
 
-def _lied(ctx: Context, donor: PeerId, now: float) -> None:
-    """Ask others for a while."""
-    ctx.sync = None
-    ctx.lied[donor] = now
-    while len(ctx.lied) > LIARS_KEPT:
-        del ctx.lied[next(iter(ctx.lied))]
-
-
 def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
     """Show the way from what the sender knows to the head, and keep that state for a while."""
     if now - ctx.talk.replied.get(sender, -REPLY_S) < REPLY_S:
         return
     ctx.talk.replied[sender] = now
     start, links = ctx.chain.since(asked.locator)
-    if links and ctx.head.seal not in ctx.snapshots:
-        _let_go(ctx, now)
-        _donate(ctx, sender, now)
+    if links:
+        donating.offer(ctx, sender, now)
     ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
 
 
@@ -143,7 +101,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     try:
         sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
     except RemoteError:
-        _lied(ctx, sender, now)
+        loading.lied(ctx, sender, now)
         raise
     if len(sync.branch.heads) > LONGEST:
         raise RemoteError(sender, f"shows a chain of more than {LONGEST} seals above one that is known")
@@ -193,114 +151,19 @@ def _load(ctx: Context, sync: Sync, now: float) -> None:
     if _state_of(target) == ctx.state_root:
         _adopt(ctx, sync, (ctx.params, ctx.momentum))
     else:
-        sync.download = Download(target, ctx.setting.values)
-        _request(ctx, sync, sync.peer, now)
+        loading.load(ctx, target, now)
+
+
+def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
+    """A chunk of the state; with the last one this peer moves to its head."""
+    if loading.on_chunk(ctx, sender, chunk, now):
+        assert ctx.sync is not None and ctx.sync.download is not None
+        _adopt(ctx, ctx.sync, ctx.sync.download.state())
 
 
 def _state_of(head: Head) -> Hash:
     assert head.proposal is not None
     return cast("Seal", head.proposal.body).state
-
-
-def _request(ctx: Context, sync: Sync, donor: PeerId, now: float) -> None:
-    assert sync.download is not None
-    room = AT_ONCE - len(sync.asked)
-    indices = sync.download.missing(room, sync.asked) if room > 0 else []
-    if indices:
-        sync.asked.update(dict.fromkeys(indices, now))
-        ctx.push(donor, "want-state", WantState(sync.download.head.seal, tuple(indices)).encode())
-
-
-def _donate(ctx: Context, sender: PeerId, now: float) -> Donation | None:
-    """Keep the head's state for somebody, where there is room; members come before strangers, whose keys are free."""
-    member = sender in ctx.head.table.members
-    if len(ctx.snapshots) >= SNAPSHOTS:
-        of_strangers = [seal for seal, each in ctx.snapshots.items() if not each.member]
-        if not member or not of_strangers:
-            return None
-        del ctx.snapshots[of_strangers[0]]
-    ctx.set_timer("sync", now + BEAT_S, sooner=True)
-    donation = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now, member)
-    ctx.snapshots[ctx.head.seal] = donation
-    return donation
-
-
-def on_want_state(ctx: Context, sender: PeerId, want: WantState, now: float) -> None:
-    """Serve chunks of the head's state, or of one that somebody is loading, once its tree is hashed."""
-    _let_go(ctx, now)
-    donation = ctx.snapshots.get(want.seal)
-    if donation is None and want.seal == ctx.head.seal:
-        donation = _donate(ctx, sender, now)
-    if donation is None:
-        return
-    donation.used = now
-    donation.member |= sender in ctx.head.table.members
-    if donation.hashed:
-        _serve(ctx, donation, sender, want)
-        return
-    if not donation.waiting:
-        snapshot = donation.snapshot
-        ctx.work("snapshot", want.seal, lambda: snapshot.tree)
-    donation.waiting[sender] = want
-
-
-def on_hashed(ctx: Context, seal: bytes) -> None:
-    """A snapshot's tree is there: whoever has asked for chunks gets them."""
-    donation = ctx.snapshots.get(Hash(seal))
-    if donation is not None:
-        donation.hashed = True
-        for sender in sorted(donation.waiting):
-            _serve(ctx, donation, sender, donation.waiting[sender])
-        donation.waiting.clear()
-
-
-def _serve(ctx: Context, donation: Donation, sender: PeerId, want: WantState) -> None:
-    for index in want.indices[:AT_ONCE]:
-        if index < donation.snapshot.chunks:
-            ctx.emit(Push(sender, "state", donation.snapshot.chunk(index).encode()))
-
-
-def _let_go(ctx: Context, now: float) -> None:
-    """States that nobody has asked for lately are not kept for longer."""
-    kept = ctx.setting.timing.snapshot
-    for seal in [seal for seal, each in ctx.snapshots.items() if now - each.used > kept]:
-        del ctx.snapshots[seal]
-
-
-def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
-    """A chunk of the state; with the last one this peer moves to its head."""
-    sync = ctx.sync
-    if sync is None or sync.download is None or chunk.seal != sync.download.head.seal:
-        return
-    try:
-        sync.download.add(sender, chunk.index, chunk.data, chunk.path)
-    except RemoteError:
-        _lied(ctx, sender, now)
-        raise
-    sync.asked.pop(chunk.index, None)
-    sync.progress = now
-    if sync.download.complete:
-        _adopt(ctx, sync, sync.download.state())
-    else:
-        _request(ctx, sync, sender, now)
-
-
-def beat(ctx: Context, now: float) -> None:
-    """Ask again for chunks that did not come, of the next neighbour; give up what stands still."""
-    _let_go(ctx, now)
-    if ctx.snapshots:
-        ctx.set_timer("sync", now + BEAT_S)
-    sync = ctx.sync
-    if sync is None:
-        return
-    if now - sync.progress >= STALLED_S:
-        ctx.sync = None
-        return
-    ctx.set_timer("sync", now + BEAT_S)
-    if sync.download is not None:
-        sync.asked = {index: at for index, at in sync.asked.items() if now - at < 2 * BEAT_S}
-        donors = [sync.peer, *sorted(ctx.neighbours - {sync.peer})]
-        _request(ctx, sync, donors[ctx.talk.beats % len(donors)], now)
 
 
 def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
