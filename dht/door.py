@@ -21,7 +21,7 @@ MAX_STRANGERS = 128
 """Streams of all peers that are no members."""
 
 MAX_EACH = 3
-"""Streams of one peer: one in use, one that replaces it, and one whose last frame is still being handled."""
+"""Streams of one peer and protocol: one in use, one that replaces it, one whose last frame is still being handled."""
 
 
 class Door:
@@ -29,19 +29,19 @@ class Door:
 
     def __init__(self, members: Callable[[], frozenset[PeerId]]) -> None:
         self._members = members
-        self._open: dict[asyncio.Task[Any], PeerId] = {}
-        self._greeting: dict[PeerId, FrameStream] = {}
+        self._open: dict[asyncio.Task[Any], tuple[PeerId, str]] = {}
+        self._greeting: dict[tuple[PeerId, str], FrameStream] = {}
         self.refused = 0
         """How many streams were turned away or gave way to a newer one before they had said hello."""
 
-    def enter(self, peer: PeerId, task: asyncio.Task[Any]) -> bool:
+    def enter(self, peer: PeerId, protocol: str, task: asyncio.Task[Any]) -> bool:
         """Take in a stream that ``task`` serves; False when too many are open."""
         holders, members = self._open.values(), self._members()
-        full = peer not in members and sum(each not in members for each in holders) >= MAX_STRANGERS
-        if full or sum(each == peer for each in holders) >= MAX_EACH:
+        full = peer not in members and sum(each not in members for each, _ in holders) >= MAX_STRANGERS
+        if full or sum(each == (peer, protocol) for each in holders) >= MAX_EACH:
             self.refused += 1
             return False
-        self._open[task] = peer
+        self._open[task] = (peer, protocol)
         return True
 
     def leave(self, task: asyncio.Task[Any]) -> None:
@@ -49,18 +49,19 @@ class Door:
         self._open.pop(task, None)
 
     @contextlib.contextmanager
-    def greeting(self, stream: FrameStream) -> Iterator[None]:
-        """While inside, no hello has come yet; of one peer only the newest such stream stays open."""
-        older = self._greeting.get(stream.peer)
+    def greeting(self, stream: FrameStream, protocol: str) -> Iterator[None]:
+        """While inside, no hello has come yet; of one protocol and peer only the newest such stream stays open."""
+        key = (stream.peer, protocol)
+        older = self._greeting.get(key)
         if older is not None:
             self.refused += 1
             older.abort("replaced by a newer stream")
-        self._greeting[stream.peer] = stream
+        self._greeting[key] = stream
         try:
             yield
         finally:
-            if self._greeting.get(stream.peer) is stream:
-                del self._greeting[stream.peer]
+            if self._greeting.get(key) is stream:
+                del self._greeting[key]
 
     async def clear(self) -> None:
         """Cancel and await every task."""

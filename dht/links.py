@@ -31,6 +31,18 @@ class Refused(TransportError):
     """One end will not talk to the other: another protocol or another run."""
 
 
+async def introduce(stream: FrameStream, own: Hello) -> None:
+    """Say hello on a stream that we opened and hear the other end's; raises TransportError (Refused), RemoteError."""
+    try:
+        hello = await stream.greet(own)
+        reason = difference(own, hello) or (hello.refusal and f"refused us: {hello.refusal}")
+        if reason:
+            raise Refused(stream.peer, reason)
+    except BaseException:
+        stream.abort("handshake failed")
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
     """What all links of one transport share."""
@@ -153,14 +165,7 @@ class Link:
 
     async def _open(self) -> FrameStream:
         stream = await self._config.open(self)
-        try:
-            hello = await stream.greet(self._config.own)
-            reason = difference(self._config.own, hello) or (hello.refusal and f"refused us: {hello.refusal}")
-            if reason:
-                raise Refused(self.peer, reason)
-        except BaseException:
-            stream.abort("handshake failed")
-            raise
+        await introduce(stream, self._config.own)
         return stream
 
     async def _watch(self, stream: FrameStream) -> None:

@@ -7,8 +7,10 @@ it opened. libp2p authenticates both ends, so a frame's sender is certain. Nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +22,17 @@ from protocols.ids import PeerId, public_key
 
 from .control import Control, deadline
 from .door import Door
-from .handshake import Hello, difference
+from .handshake import PRIVATE, Hello, difference
 from .links import Link, LinkConfig, Refused
+from .services import attend, calling
 from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from protocols.ports import Buffer, FrameHandler
 
+    from .services import Service
     from .stream import Ends
 
 log = logging.getLogger(__name__)
@@ -67,15 +71,17 @@ class StreamTransport:
         *,
         on_neighbours: Callable[[frozenset[PeerId]], None] | None = None,
         members: Callable[[], frozenset[PeerId]] = frozenset,
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
         """``handler`` is awaited frame by frame, so a slow one slows its sender; a RemoteError hangs up.
 
-        ``members`` tells who always gets in, and whose streams are opened again when they break.
+        ``members`` tells who always gets in, and whose streams are opened again when they break; ``admits`` whether a
+        peer may take part at all: no stream is opened to another one, and it is told why it gets none.
         """
         self._config = config
         self._handler = handler
         self._on_neighbours = on_neighbours
-        self._members = members
+        self._members, self._admits = members, admits
         self._own = Hello(config.run, config.software)
         self._p2p: P2P | None = None
         self._control = Control("", config.timing.dial_s)
@@ -84,6 +90,7 @@ class StreamTransport:
         self._links: dict[PeerId, Link] = {}
         self._total = Counter()
         self._door = Door(members)
+        self._services: dict[str, Service] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
@@ -112,9 +119,18 @@ class StreamTransport:
         """Whether there is a ``p2p``."""
         return self._p2p is not None
 
-    async def start(self, control: str) -> None:
-        """Attach to the p2pd at this control multiaddr and take streams; raises TransportError."""
+    async def start(self, control: str, *, in_rounds: bool = True) -> None:
+        """Attach to the p2pd at this control multiaddr and take streams; raises TransportError.
+
+        Without ``in_rounds`` none is taken before ``enter_rounds``: nobody shall wait for who cannot take part yet.
+        """
+        if in_rounds:
+            self._services[PROTOCOL_ID] = self._serve
         await self._attach(control)
+
+    async def enter_rounds(self) -> None:
+        """Take streams from now on; raises TransportError."""
+        await self._offer(PROTOCOL_ID, self._serve)
 
     async def rebind(self, control: str) -> None:
         """Attach to a restarted p2pd and open all streams anew; raises TransportError."""
@@ -195,6 +211,32 @@ class StreamTransport:
             raise TransportError(to, link.error if link is not None and link.error else "no stream to this peer")
         await link.stream.send(kind, payload)
 
+    async def serve(self, protocol: str, service: Service) -> None:
+        """Take streams of another protocol too, now or once there is a p2pd, and again after ``rebind``.
+
+        They pass the door and the handshake like those of the rounds. Raises TransportError.
+        """
+        await self._offer(protocol, partial(self._attend, service))
+
+    @contextlib.asynccontextmanager
+    async def call(self, peer: PeerId, protocol: str, addresses: Sequence[str] = ()) -> AsyncIterator[FrameStream]:
+        """A greeted stream of ``protocol`` to a peer, closed when the block ends; raises TransportError, RemoteError.
+
+        Without ``addresses`` p2pd must know how to reach it. The stream holds no link open and is none.
+        """
+        public_key(peer)
+        if self._closed:
+            raise TransportError(peer, "the transport is closed")
+        if not self._admits(peer):
+            raise Refused(peer, PRIVATE)
+        if addresses:
+            await self.dial(peer, addresses)
+        link = self._links.get(peer)
+        counter = link.counter if link is not None else Counter(self._total)
+        ends = await self._control.open(peer, protocol)
+        async with calling(self._stream(peer, ends, counter), self._own) as stream:
+            yield stream
+
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
         await self._control.dial(peer, addresses)
@@ -208,7 +250,15 @@ class StreamTransport:
             self._p2p, self._control = p2p, Control(path, self._config.timing.dial_s)
             self._peer = PeerId(p2p.peer_id.to_base58())
             self._listen = tuple(str(address) for address in p2p._visible_maddrs)
-            await p2p.add_binary_stream_handler(PROTOCOL_ID, self._on_stream)
+            for protocol in list(self._services):
+                await p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+
+    async def _offer(self, protocol: str, service: Service) -> None:
+        is_new = protocol not in self._services
+        self._services[protocol] = service
+        if is_new and self._p2p is not None:
+            async with deadline(self._peer, ATTACH_S):
+                await self._p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
 
     async def _detach(self) -> None:
         await self._door.clear()
@@ -253,6 +303,8 @@ class StreamTransport:
                 self._on_neighbours(known)
 
     async def _open(self, link: Link) -> FrameStream:
+        if not self._admits(link.peer):
+            raise Refused(link.peer, PRIVATE)
         if link.addresses:
             await self.dial(link.peer, link.addresses)
         return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter)
@@ -260,18 +312,20 @@ class StreamTransport:
     def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
         return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
 
-    async def _on_stream(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_stream(
+        self, protocol: str, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """A peer opened a stream to us. Nothing may escape: asyncio would only print it."""
         peer = PeerId(info.peer_id.to_base58())
         task = asyncio.current_task()
         assert task is not None
-        if not self._door.enter(peer, task):
+        if not self._door.enter(peer, protocol, task):
             writer.transport.abort()
             return
         stream = self._stream(peer, (reader, writer), Counter(self._total))
         try:
-            if await self._welcome(stream):
-                await self._serve(stream)
+            if await self._welcome(stream, protocol):
+                await self._services[protocol](stream)
         except TransportError as error:
             log.debug("%s", error)
         except RemoteError as error:
@@ -281,30 +335,38 @@ class StreamTransport:
             if not self._closed:
                 raise
         except Exception:  # a defect of ours must neither kill the daemon nor pass unseen
-            log.exception("the handler of frames from %s failed", peer)
+            log.exception("the handler of %s frames from %s failed", protocol, peer)
         finally:
             self._door.leave(task)
             stream.abort("closed")
 
-    async def _welcome(self, stream: FrameStream) -> bool:
+    async def _welcome(self, stream: FrameStream, protocol: str) -> bool:
         """The receiving half of the handshake; False when we part."""
-        with self._door.greeting(stream):
+        with self._door.greeting(stream, protocol):
             hello = await stream.listen()
         public_key(stream.peer)
-        reason = difference(self._own, hello)
-        await stream.say(Hello(self._own.run, self._own.software, refusal=difference(hello, self._own)))
+        private = "" if self._admits(stream.peer) else PRIVATE
+        reason = difference(self._own, hello) or private
+        refusal = difference(hello, self._own) or private
+        await stream.say(Hello(self._own.run, self._own.software, refusal=refusal))
         if reason:
             log.warning("refused %s: %s", stream.peer, reason)
             await stream.outlast()
         return not reason
+
+    async def _attend(self, service: Service, stream: FrameStream) -> None:
+        """Traffic of a stranger's stream counts in the total alone: nothing is kept of one that has left."""
+        link = self._links.get(stream.peer)
+        if link is not None:
+            _count_for(link, stream)
+        await attend(stream, service)
 
     async def _serve(self, stream: FrameStream) -> None:
         link = self._link(stream.peer)
         if link.inbound is not None:
             link.inbound.abort("replaced by a newer stream")
         link.inbound = stream
-        link.counter.take(stream.counter.sent, stream.counter.received)
-        stream.counter = link.counter
+        _count_for(link, stream)
         link.heard()
         try:
             async with stream.beating():
@@ -316,3 +378,9 @@ class StreamTransport:
                 link.inbound = None
                 if not self._keeps(link):
                     self._drop(link)
+
+
+def _count_for(link: Link, stream: FrameStream) -> None:
+    """What crosses on this stream counts for the link's peer, including what has."""
+    link.counter.take(stream.counter.sent, stream.counter.received)
+    stream.counter = link.counter

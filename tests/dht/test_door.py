@@ -32,14 +32,16 @@ def test_strangers_share_a_bounded_number_and_keep_no_member_out() -> None:
         door = Door(lambda: frozenset({MEMBER}))
         tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(MAX_STRANGERS + MAX_EACH + 2)]
         for number in range(MAX_STRANGERS):
-            assert door.enter(PeerId(f"stranger {number}"), tasks[number])
+            assert door.enter(PeerId(f"stranger {number}"), PROTOCOL_ID, tasks[number])
         late = tasks[MAX_STRANGERS]
-        assert not door.enter(PeerId("late"), late) and door.refused == 1
+        assert not door.enter(PeerId("late"), PROTOCOL_ID, late) and door.refused == 1
         for number in range(MAX_EACH):
-            assert door.enter(MEMBER, tasks[-1 - number])
-        assert not door.enter(MEMBER, late) and door.refused == 2, "a member has no more than its share either"
+            assert door.enter(MEMBER, PROTOCOL_ID, tasks[-1 - number])
+        assert not door.enter(MEMBER, PROTOCOL_ID, late) and door.refused == 2, (
+            "a member has no more than its share either"
+        )
         door.leave(tasks[0])
-        assert door.enter(PeerId("late"), late)
+        assert door.enter(PeerId("late"), PROTOCOL_ID, late)
         await door.clear()
         assert late.cancelled()
         for task in tasks:
