@@ -53,6 +53,7 @@ def _init_flags(verbs: Commands) -> None:
     flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
     flag("--open", action="store_true", help="let strangers enter; left out: the founders only")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
+    flag("--allow", action="append", default=[], metavar="ID", help="private: only founders and this key; repeatable")
     flag("--founder", action="append", default=[], metavar="ID", help="another founder; may be repeated")
     flag("-o", "--output", type=Path, metavar="FILE", help="write to FILE, not to stdout")
     init.set_defaults(command=_init)
@@ -66,7 +67,12 @@ def _init(arguments: dict[str, Any]) -> int:
 
     data_name, shards = _shards(arguments["data"])
     kept = ("seed", "rounds", "size", "steps", "codec", "rule", "open", "probation")
-    choices = Choices(name=arguments["name"] or data_name, data=data_name, **{name: arguments[name] for name in kept})
+    choices = Choices(
+        name=arguments["name"] or data_name,
+        data=data_name,
+        allow=tuple(dict.fromkeys(arguments["allow"])),
+        **{name: arguments[name] for name in kept},
+    )
     identity = Identity.load_or_create(_home(arguments).key)
     manifest = default_manifest(choices, founders=_founders(identity.peer, arguments["founder"]), shards=shards)
     _write(arguments["output"], render(sign(manifest, identity.peer, identity.sign)))

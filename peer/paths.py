@@ -46,6 +46,10 @@ class Home:
         """The folder of one run."""
         return self.runs / run_id.hex()
 
+    def manifest(self, run_id: bytes) -> Path:
+        """The manifest of one run, beside its checkpoints."""
+        return self.run(run_id) / "manifest.toml"
+
     def create(self) -> None:
         """Make the folder if it is not there, for its owner only; EnvironmentFault when it cannot be written."""
         try:

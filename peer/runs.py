@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocols.errors import ConfigError
-from protocols.manifest import Manifest, sign, verify
+from protocols.errors import ConfigError, EnvironmentFault
+from protocols.manifest import Manifest, render, run_id, sign, verify
 from protocols.manifest_defaults import DEFAULT_SIZE, Choices, default_manifest
 from protocols.manifest_text import parse
 
 from . import corpus
 
 if TYPE_CHECKING:
+    from protocols.ids import PeerId
+
     from .identity import Identity
     from .options import UpOptions
+    from .paths import Home
 
 MANIFEST_BYTES = 8 << 20
 
@@ -35,7 +39,33 @@ def load_run(options: UpOptions, identity: Identity) -> Manifest:
         raise ConfigError("--size is for an embedded run: a manifest has its own", remedy="leave out --size")
     manifest = read_manifest(Path(options.run))
     verify(manifest)
+    check_admitted(manifest, identity.peer)
     return manifest
+
+
+def check_admitted(manifest: Manifest, peer: PeerId) -> None:
+    """Raises ConfigError when the run is private and ``peer`` is not on its list: everybody would refuse it."""
+    if not manifest.members.admits(peer):
+        raise ConfigError(
+            f"private run: this key is not on its list ({peer})",
+            remedy="use the --home of a key that is, or ask its founders for a run that allows this one",
+        )
+
+
+def keep_manifest(home: Home, manifest: Manifest) -> None:
+    """Put the manifest beside the run's checkpoints, for whoever exports or succeeds it; raises EnvironmentFault."""
+    path = home.manifest(run_id(manifest))
+    if path.exists():
+        return
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh.write_text(render(manifest), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write {path}: {error.strerror}", remedy="free some disk space, or make the folder writable"
+        ) from error
 
 
 def embedded(identity: Identity, choices: Choices) -> Manifest:

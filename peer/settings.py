@@ -61,6 +61,7 @@ def round_setting(manifest: Manifest, values: int) -> Setting:
         probation=manifest.members.probation,
         open=manifest.members.open,
         deadline=float(manifest.round.deadline),
+        allowed=frozenset(manifest.members.allow or ()),
     )
 
 

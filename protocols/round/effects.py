@@ -43,6 +43,12 @@ class Setting:
     deadline: float = 600.0
     part: int = PART_VALUES
     timing: Timing = Timing()
+    allowed: frozenset[PeerId] = frozenset()
+    """Who may enter although the run is not ``open``."""
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether a stranger's commit is let in."""
+        return self.open or peer in self.allowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ class Machine:
         """
         ctx = self._ctx
         member = statement.peer in ctx.head.table.members
-        if not member and not ctx.setting.open:
+        if not member and not ctx.setting.admits(statement.peer):
             return False
         fits = member or isinstance(statement.body, Commit)
         if fits and _HANDLERS[type(statement.body)](ctx, statement, source, now):

@@ -130,7 +130,8 @@ def _leaves_reducers(ctx: Context, body: Roster) -> bool:
 
 
 def _read(ctx: Context, statement: Statement) -> Cast:
-    return read_roster(statement, ctx.scope, ctx.head, parts=len(ctx.part_sizes), open_=ctx.setting.open)
+    parts, setting = len(ctx.part_sizes), ctx.setting
+    return read_roster(statement, ctx.scope, ctx.head, parts=parts, open_=setting.open, allowed=setting.allowed)
 
 
 def _roster(
