@@ -18,6 +18,9 @@ HELLO_LIMIT = 1024
 
 MAX_TEXT = 256
 
+PRIVATE = "private run: this key is not on its list"
+"""Why a peer is refused that the run's manifest does not admit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:

@@ -39,7 +39,7 @@ from .models import initial_vector
 from .outbox import Limits, Outbox
 from .paths import Home
 from .reporter import Reporter
-from .runs import load_run
+from .runs import keep_manifest, load_run
 from .session import Parts, Session
 from .settings import CELL, round_setting, train_config, update_bytes
 from .state import Checkpoint, StateStore
@@ -195,7 +195,13 @@ class Daemon:
         from .network import Network
 
         network = Network(
-            self._options, self._home, self._run.scope.run, self._identity, self._reporter, members=self._members
+            self._options,
+            self._home,
+            self._run.scope.run,
+            self._identity,
+            self._reporter,
+            members=self._members,
+            admits=self._run.manifest.members.admits,
         )
         outbox = Outbox(network.transport, Limits.of(update_bytes(self._run.setting)))
         session = Session(parts, self, outbox)
@@ -329,6 +335,7 @@ class Daemon:
 
     def _load_run(self) -> Run:
         manifest = load_run(self._options, self._identity)
+        keep_manifest(self._home, manifest)
         training = train_config(manifest, self._options.data)
         scope = Scope(run_id(manifest), CELL)
         return Run(manifest, scope, round_setting(manifest, training.parameters), training)

@@ -86,7 +86,7 @@ def whom_to_dial(
 class Network:
     """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who counts and who is let in come by name
         self,
         options: UpOptions,
         home: Home,
@@ -95,15 +95,21 @@ class Network:
         reporter: Reporter,
         *,
         members: Callable[[], frozenset[PeerId]] = frozenset,
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
-        """``members`` tells who belongs to the run now: they come first, and strangers never keep them out."""
-        self._members = members
+        """``members`` tells who belongs to the run now: they come first, and strangers never keep them out.
+
+        ``admits``: whether the run lets a peer take part at all.
+        """
+        self._members, self._admits = members, admits
         self._options, self._run, self._reporter = options, run, reporter
         self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
         self._session: Session | None = None
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")
-        self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours, members=members)
+        self.transport = StreamTransport(
+            config, self._on_frame, on_neighbours=self._on_neighbours, members=members, admits=admits
+        )
         self._directory = Directory(self.transport, run, identity.sign, members=members)
         self._tasks: list[asyncio.Task[None]] = []
         self._announced, self._due = 0, 0.0
@@ -167,7 +173,8 @@ class Network:
         """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
         pause, draw = LOOK_S[0], random.Random()
         while True:
-            found = [record for record in await self._directory.peers() if record.peer != self.transport.peer]
+            records = await self._directory.peers()
+            found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
             members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)

@@ -87,6 +87,27 @@ def test_another_run_is_refused_in_words_on_both_sides(open_node: OpenNode, capl
         asyncio.run(scenario())
 
 
+def test_a_private_run_tells_a_stranger_why_and_takes_in_who_is_on_its_list(
+    open_node: OpenNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with open_node(2) as stranger, open_node(3) as guest:
+            async with open_node(1, admits=lambda peer: peer == guest.transport.peer) as private:
+                addresses = private.transport.addresses()
+                with pytest.raises(TransportError, match="refused us: private run: this key is not on its list"):
+                    await stranger.transport.connect(private.transport.peer, addresses)
+                told = f"refused {stranger.transport.peer}: private run: this key is not on its list"
+                assert [each.getMessage() for each in caplog.records if each.getMessage() == told] == [told]
+                with pytest.raises(TransportError, match="private run"):
+                    await private.transport.connect(stranger.transport.peer, stranger.transport.addresses())
+                assert stranger.transport.neighbours() == frozenset()
+                await guest.transport.connect(private.transport.peer, addresses)
+                await private.until(lambda: private.neighbours == {guest.transport.peer})
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+
+
 def test_another_protocol_is_refused_in_words_on_both_sides(
     open_node: OpenNode, caplog: pytest.LogCaptureFixture
 ) -> None:
