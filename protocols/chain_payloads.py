@@ -1,6 +1,6 @@
-"""Unsigned frames of catching up: the chain of certified seals, and the state as of one (protocol.md 6).
+"""Unsigned frames of catching up: the chain of certified seals (protocol.md 6).
 
-Whatever they say is checked: seals by the signatures of their voters, tables and chunks by hashes in a seal.
+Whatever they say is checked: seals by the signatures of their voters, tables by hashes in a seal.
 A chain is written as byte strings after their u32 LE length, so that decoding never sets aside more than it was sent.
 """
 
@@ -14,15 +14,13 @@ from .errors import RemoteError
 from .frames import PAYLOAD_LIMITS
 from .ids import HASH_BYTES, Hash
 from .messages import MAX_STATEMENT, MAX_VOTERS
-from .outer import CHUNK_BYTES
-from .shapes import hash32, integer, list_of, record
+from .shapes import hash32, list_of, record
 from .statements import MAX_RAW
 from .table import Member, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .ports import Buffer
     from .statements import Scope, Statement
 
 MAX_LOCATOR = 48
@@ -31,12 +29,8 @@ MAX_LINKS = 16
 MAX_ROWS = 1 << 12
 MAX_PROOF = 2 * MAX_VOTERS
 """Readys that show a seal final: of voters and lost."""
-MAX_WANTED = 64
-"""Chunks of one request."""
-MAX_CHUNKS = 1 << 20
 _ROW_BYTES = 512
 _SEAL_BYTES = MAX_RAW + 256
-_META_BYTES = 4096
 _REPLY_BYTES = PAYLOAD_LIMITS["chain"]
 _REPLY_HEAD = 64
 
@@ -144,56 +138,6 @@ def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WantState:
-    """A request for chunks ``indices`` of the state as of ``seal``."""
-
-    seal: Hash
-    indices: tuple[int, ...]
-
-    def encode(self) -> bytes:
-        """The payload."""
-        return pack({"seal": self.seal, "indices": list(self.indices)})
-
-    @classmethod
-    def decode(cls, payload: bytes, *, sender: str) -> WantState:
-        """Parse a request of ``sender``; raises RemoteError."""
-        try:
-            fields = record(unpack(payload, depth=2, items=MAX_WANTED), _WANT_CHECKS)
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed want-state: {error}") from error
-        return cls(cast("Hash", fields["seal"]), cast("tuple[int, ...]", fields["indices"]))
-
-
-@dataclass(frozen=True, slots=True)
-class StateChunk:
-    """Chunk ``index`` of the state as of ``seal``: its bytes and their Merkle path."""
-
-    seal: Hash
-    index: int
-    path: tuple[Hash, ...]
-    data: Buffer
-
-    def encode(self) -> list[Buffer]:
-        """Buffers to send one after another; the chunk is not copied."""
-        meta = pack({"seal": self.seal, "index": self.index, "path": list(self.path)})
-        return [_blob(meta), self.data]
-
-    @classmethod
-    def decode(cls, payload: bytes, *, sender: str) -> StateChunk:
-        """Parse a chunk from ``sender``; its bytes stay in ``payload``. Raises RemoteError."""
-        try:
-            reader = _Reader(payload)
-            fields = record(unpack(reader.blob(_META_BYTES), depth=2, items=MAX_WANTED), _CHUNK_CHECKS)
-            data = reader.rest()
-            if not 0 < len(data) <= CHUNK_BYTES:
-                raise ValueError(f"{len(data)} bytes, limit {CHUNK_BYTES}")
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed state: {error}") from error
-        path = cast("tuple[Hash, ...]", fields["path"])
-        return cls(cast("Hash", fields["seal"]), cast("int", fields["index"]), path, data)
-
-
 class _Reader:
     """Takes a payload apart from the front; raises ValueError where it is not what was asked for."""
 
@@ -218,9 +162,6 @@ class _Reader:
     def blobs(self, count: int, limit: int) -> list[bytes]:
         return [self.blob(limit) for _ in range(self.number(count))]
 
-    def rest(self) -> memoryview:
-        return self._raw[self._at :]
-
     def end(self) -> None:
         if self._at != len(self._raw):
             raise ValueError("bytes after its end")
@@ -237,11 +178,3 @@ def _blob(data: bytes) -> bytes:
 def _blobs(some: Iterable[bytes]) -> bytes:
     blobs = [_blob(each) for each in some]
     return _number(len(blobs)) + b"".join(blobs)
-
-
-_WANT_CHECKS = {"seal": hash32, "indices": list_of(integer(0, MAX_CHUNKS - 1), MAX_WANTED)}
-_CHUNK_CHECKS = {
-    "seal": hash32,
-    "index": integer(0, MAX_CHUNKS - 1),
-    "path": list_of(hash32, 32),
-}

@@ -10,8 +10,8 @@ from .effects import Push
 from .transfer import Snapshot
 
 if TYPE_CHECKING:
-    from ..chain_payloads import WantState
     from ..ids import PeerId
+    from ..state_payloads import WantState
     from .context import Context
 
 SNAPSHOTS = 2

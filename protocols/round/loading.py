@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..chain_payloads import WantState
 from ..errors import RemoteError
+from ..state_payloads import WantState
 from . import donating
 from .donating import AT_ONCE, BEAT_S
 from .links import Branch
 from .transfer import Download
 
 if TYPE_CHECKING:
-    from ..chain_payloads import StateChunk
     from ..ids import PeerId
+    from ..state_payloads import StateChunk
     from .chain import Head
     from .context import Context
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
+from ..chain_payloads import AskChain, ChainReply
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
 from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
 from ..payloads import Digest, Have, Pieces, Want
+from ..state_payloads import StateChunk, WantState
 from ..statements import Scope, Statement
 from . import donating, exchanging, gathering, gossip, loading, reducing, rostering, serving, syncing, views, voting
 from .context import Context

@@ -20,9 +20,9 @@ from .records import synced_record
 from .roster import SHRINK_AFTER
 
 if TYPE_CHECKING:
-    from ..chain_payloads import StateChunk
     from ..ids import Hash, PeerId
     from ..messages import Seal
+    from ..state_payloads import StateChunk
     from .chain import Head
     from .context import Context
     from .effects import Vector

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..chain_payloads import StateChunk
 from ..errors import LocalError, RemoteError
 from ..merkle import Tree, verify
 from ..outer import CHUNK_BYTES, chunk_leaf, state_chunks
+from ..state_payloads import StateChunk
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence

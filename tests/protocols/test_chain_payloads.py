@@ -14,21 +14,18 @@ from peer.identity import Identity
 from protocols import chain_payloads
 from protocols.canonical import pack
 from protocols.chain_payloads import (
-    MAX_CHUNKS,
     MAX_LINKS,
     MAX_LOCATOR,
-    MAX_WANTED,
     AskChain,
     ChainReply,
     Link,
-    StateChunk,
-    WantState,
 )
 from protocols.errors import RemoteError
 from protocols.frames import PAYLOAD_LIMITS
 from protocols.ids import Hash, peer_id
 from protocols.messages import MAX_VIEW, MAX_VOTERS, Ready, Seal, Vote
 from protocols.outer import CHUNK_BYTES
+from protocols.state_payloads import MAX_CHUNKS, MAX_WANTED, StateChunk, WantState
 from protocols.statements import Scope, Statement
 from protocols.table import STANDING, Member, Table
 
@@ -268,4 +265,4 @@ def test_the_largest_chunk_fits_and_a_larger_or_empty_one_does_not() -> None:
     refused(lambda: chunk(joined(replace(largest, data=b""))), "0 bytes")
     refused(lambda: chunk(joined(replace(largest, path=(ZERO,) * 33))), "malformed state")
     refused(lambda: chunk(joined(replace(largest, index=MAX_CHUNKS))), "index is not")
-    refused(lambda: chunk(b"\xff" * 100), "at most")
+    refused(lambda: chunk(b"\xff" * 100), "cut short")

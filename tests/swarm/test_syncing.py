@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from protocols.chain_payloads import ChainReply, StateChunk
+from protocols.chain_payloads import ChainReply
 from protocols.round import settling
+from protocols.state_payloads import StateChunk
 from tests.swarm.crowd import SCOPE, body_of, lying, trains, until, world
 
 if TYPE_CHECKING:
