@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 READ_AHEAD = 1 << 20
 """Bytes that a stream's reader takes in before it holds the sender back."""
 
+FAVOUR = 1000
+"""Weight of a member's connection to p2pd's connection manager, which closes those of least weight first."""
+
 MAX_CAUSES = 1024
 """Peers of which we remember why the last dial failed."""
 
@@ -69,6 +72,25 @@ class Control:
             streamOpen=p2pd_pb2.StreamOpenRequest(peer=_raw(peer), proto=[protocol]),
         )
         return await self._ask(peer, request)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections with ``peer``; says nothing when that fails, for then there is none."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=_raw(peer))
+        )
+        await self._tell(peer, request)
+
+    async def favour(self, peer: PeerId) -> None:
+        """Let p2pd keep connections with ``peer`` when it has too many and closes others."""
+        tag = p2pd_pb2.ConnManagerRequest(
+            type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=_raw(peer), tag="member", weight=FAVOUR
+        )
+        await self._tell(peer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))
+
+    async def _tell(self, peer: PeerId, request: Any) -> None:
+        with contextlib.suppress(TransportError):
+            _, writer = await self._ask(peer, request)
+            writer.close()
 
     async def _connect(self, peer: PeerId, targets: list[Multiaddr]) -> None:
         request = p2pd_pb2.Request(

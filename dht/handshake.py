@@ -13,7 +13,9 @@ import msgpack
 from protocols.errors import RemoteError
 from protocols.ids import HASH_BYTES, PROTOCOL
 
-HELLO_LIMIT = 1024
+from .limits import HELLO_BYTES
+
+HELLO_LIMIT = HELLO_BYTES
 """Bytes of a hello, without its length prefix."""
 
 MAX_TEXT = 256

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Self
 from protocols.errors import EnvironmentFault, MurmurError
 
 from . import leftovers
+from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
 from .parent import die_with
 
 if TYPE_CHECKING:
@@ -201,6 +202,9 @@ class P2pd:
             "-autonat=1",
             "-natPortMap=0",
             "-connManager=1",
+            f"-connHi={CONNECTIONS}",
+            f"-connLo={CONNECTIONS_KEPT}",
+            f"-connGrace={CONNECTION_GRACE_S}s",
             "-dhtServer=1",  # finds the addresses of peers that a directory answer names
             "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
         ]

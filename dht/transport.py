@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING, Any
 from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 
-from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId, public_key
 
 from .control import Control, deadline
-from .door import Door
-from .handshake import PRIVATE, Hello, difference
+from .guard import Guard
+from .handshake import PRIVATE, Hello
 from .links import Link, LinkConfig, Refused
+from .reception import Reception
 from .services import attend, calling
 from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from protocols.ports import Buffer, FrameHandler
 
+    from .limits import Gauge
     from .services import Service
     from .stream import Ends
 
@@ -89,13 +91,12 @@ class StreamTransport:
         self._listen: tuple[str, ...] = ()
         self._links: dict[PeerId, Link] = {}
         self._total = Counter()
-        self._door = Door(members)
-        self._services: dict[str, Service] = {}
+        self.guard = Guard(members, hang_up=self._hang_up)
+        self._reception = Reception(self._own, config.timing, self.guard, admits, self._total)
+        self._services = self._reception.services
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
-        self.hang_ups = 0
-        """How often a peer broke the protocol."""
 
     @property
     def peer(self) -> PeerId:
@@ -112,7 +113,16 @@ class StreamTransport:
     @property
     def refused(self) -> int:
         """How many inbound streams were turned away because too many were open."""
-        return self._door.refused
+        return self._reception.door.refused
+
+    @property
+    def hang_ups(self) -> int:
+        """How often a peer broke the protocol."""
+        return self._reception.hang_ups
+
+    def gauges(self) -> list[Gauge]:
+        """What others may make this peer hold and do, and what was refused."""
+        return [*self._reception.door.gauges(), *self.guard.gauges()]
 
     @property
     def attached(self) -> bool:
@@ -143,7 +153,7 @@ class StreamTransport:
 
     async def close(self) -> None:
         """End all streams, after what was sent has arrived, and all tasks; detach, upon which p2pd ends."""
-        self._closed = True
+        self._closed = self._reception.closed = True
         await asyncio.gather(*(link.close() for link in list(self._links.values())))
         await asyncio.gather(*self._endings, return_exceptions=True)
         self._links.clear()
@@ -261,7 +271,7 @@ class StreamTransport:
                 await self._p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
 
     async def _detach(self) -> None:
-        await self._door.clear()
+        await self._reception.door.clear()
         p2p, self._p2p = self._p2p, None
         if p2p is None:
             return
@@ -291,9 +301,17 @@ class StreamTransport:
         log.info("%s: no longer tried", link.peer)
         del self._links[link.peer]
         self._changed()
-        ending = asyncio.create_task(link.close(), name=f"forget {link.peer}")
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+        self._spawn(link.close(), f"forget {link.peer}")
+
+    def _hang_up(self, peer: PeerId) -> None:
+        """Close all connections of an offender, streams and directory requests alike."""
+        if not self._closed:
+            self._spawn(self._control.disconnect(peer), f"hang up on {peer}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     def _changed(self) -> None:
         known = self.neighbours()
@@ -305,8 +323,12 @@ class StreamTransport:
     async def _open(self, link: Link) -> FrameStream:
         if not self._admits(link.peer):
             raise Refused(link.peer, PRIVATE)
+        if self.guard.is_penalised(link.peer):
+            raise TransportError(link.peer, "broke the protocol and is refused for a while")
         if link.addresses:
             await self.dial(link.peer, link.addresses)
+        if self.guard.is_member(link.peer):
+            await self._control.favour(link.peer)
         return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter)
 
     def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
@@ -315,44 +337,9 @@ class StreamTransport:
     async def _on_stream(
         self, protocol: str, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """A peer opened a stream to us. Nothing may escape: asyncio would only print it."""
+        """A peer opened a stream to us."""
         peer = PeerId(info.peer_id.to_base58())
-        task = asyncio.current_task()
-        assert task is not None
-        if not self._door.enter(peer, protocol, task):
-            writer.transport.abort()
-            return
-        stream = self._stream(peer, (reader, writer), Counter(self._total))
-        try:
-            if await self._welcome(stream, protocol):
-                await self._services[protocol](stream)
-        except TransportError as error:
-            log.debug("%s", error)
-        except RemoteError as error:
-            self.hang_ups += 1
-            log.warning("hung up on %s", error)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-        except Exception:  # a defect of ours must neither kill the daemon nor pass unseen
-            log.exception("the handler of %s frames from %s failed", protocol, peer)
-        finally:
-            self._door.leave(task)
-            stream.abort("closed")
-
-    async def _welcome(self, stream: FrameStream, protocol: str) -> bool:
-        """The receiving half of the handshake; False when we part."""
-        with self._door.greeting(stream, protocol):
-            hello = await stream.listen()
-        public_key(stream.peer)
-        private = "" if self._admits(stream.peer) else PRIVATE
-        reason = difference(self._own, hello) or private
-        refusal = difference(hello, self._own) or private
-        await stream.say(Hello(self._own.run, self._own.software, refusal=refusal))
-        if reason:
-            log.warning("refused %s: %s", stream.peer, reason)
-            await stream.outlast()
-        return not reason
+        await self._reception.take(peer, protocol, (reader, writer), address=lambda: str(info.addr))
 
     async def _attend(self, service: Service, stream: FrameStream) -> None:
         """Traffic of a stranger's stream counts in the total alone: nothing is kept of one that has left."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dht.door import MAX_EACH, MAX_STRANGERS, Door
+from dht.door import Door
+from dht.guard import Guard
 from dht.handshake import Hello, encode_hello
+from dht.limits import STREAMS, STREAMS_EACH
 from dht.links import Link, LinkConfig, Refused
 from dht.stream import Counter, FrameStream, Timing
 from dht.transport import PROTOCOL_ID
@@ -29,17 +32,20 @@ MEMBER = PeerId("member")
 
 def test_strangers_share_a_bounded_number_and_keep_no_member_out() -> None:
     async def scenario() -> None:
-        door = Door(lambda: frozenset({MEMBER}))
-        tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(MAX_STRANGERS + MAX_EACH + 2)]
-        for number in range(MAX_STRANGERS):
+        clock = itertools.count()  # a second for each question: nobody is too fast
+        door = Door(Guard(lambda: frozenset({MEMBER}), clock=lambda: float(next(clock))))
+        tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(STREAMS + 2 * STREAMS_EACH + 2)]
+        for number in range(STREAMS):
             assert door.enter(PeerId(f"stranger {number}"), PROTOCOL_ID, tasks[number])
-        late = tasks[MAX_STRANGERS]
+        late = tasks[STREAMS]
         assert not door.enter(PeerId("late"), PROTOCOL_ID, late) and door.refused == 1
-        for number in range(MAX_EACH):
+        for number in range(STREAMS_EACH):
             assert door.enter(MEMBER, PROTOCOL_ID, tasks[-1 - number])
-        assert not door.enter(MEMBER, PROTOCOL_ID, late) and door.refused == 2, (
-            "a member has no more than its share either"
-        )
+        assert not door.enter(MEMBER, PROTOCOL_ID, late) and door.refused == 2, "a member has no more than its share"
+        for number in range(STREAMS_EACH):
+            assert door.enter(MEMBER, "/other", tasks[-1 - STREAMS_EACH - number]), "each protocol has its own"
+        streams, each = door.gauges()
+        assert (streams.in_use, streams.refused, each.in_use, each.refused) == (STREAMS, 1, STREAMS_EACH, 1)
         door.leave(tasks[0])
         assert door.enter(PeerId("late"), PROTOCOL_ID, late)
         await door.clear()

@@ -138,9 +138,9 @@ def test_another_protocol_is_refused_in_words_on_both_sides(
         asyncio.run(scenario())
 
 
-def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_is_hung_up_on_its_sender_refused_and_others_heard(open_node: OpenNode, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with open_node(1) as ours, open_node(2) as stranger:
+        async with open_node(1) as ours, open_node(2) as stranger, open_node(3) as other:
             p2p = stranger.transport.p2p
             await ours.transport.dial(stranger.transport.peer, stranger.transport.addresses())
             _, reader, writer = await p2p.call_binary_stream_handler(_raw_id(p2p, ours), PROTOCOL_ID)
@@ -151,11 +151,15 @@ def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog:
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
-            assert f"hung up on {stranger.transport.peer}: parts frame of 1099511627776 bytes, limit" in caplog.text
+            said = f"hung up on {stranger.transport.peer}, and refused for 30 s: parts frame of 1099511627776 bytes"
+            assert said in caplog.text
             assert ours.transport.hang_ups == 1 and not ours.frames
 
-            await stranger.transport.connect(ours.transport.peer, [])
-            await stranger.transport.send(ours.transport.peer, "statement", [b"still here"])
+            with pytest.raises(TransportError):
+                await stranger.transport.connect(ours.transport.peer, ours.transport.addresses(), keep=False)
+            assert next(each for each in ours.transport.gauges() if each.name == "penalised").refused > 0
+            await other.transport.connect(ours.transport.peer, ours.transport.addresses())
+            await other.transport.send(ours.transport.peer, "statement", [b"still here"])
             await ours.until(lambda: [frame[2] for frame in ours.frames] == [b"still here"])
 
     with caplog.at_level(logging.WARNING):
