@@ -6,7 +6,7 @@ A chain is written as byte strings after their u32 LE length, so that decoding n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
@@ -14,7 +14,7 @@ from .errors import RemoteError
 from .frames import PAYLOAD_LIMITS
 from .ids import HASH_BYTES, Hash
 from .messages import MAX_STATEMENT, MAX_VOTERS
-from .shapes import hash32, list_of, record
+from .shapes import boolean, hash32, list_of, record
 from .statements import MAX_RAW
 from .table import Member, Table
 
@@ -29,6 +29,8 @@ MAX_LINKS = 16
 MAX_ROWS = 1 << 12
 MAX_PROOF = 2 * MAX_VOTERS
 """Readys that show a seal final: of voters and lost."""
+MAX_ANCHOR = 3 << 20
+"""Bytes of a seal with its table that are shown together."""
 _ROW_BYTES = 512
 _SEAL_BYTES = MAX_RAW + 256
 _REPLY_BYTES = PAYLOAD_LIMITS["chain"]
@@ -37,22 +39,26 @@ _REPLY_HEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class AskChain:
-    """A request for the seals after the newest one of ``locator`` (seal hashes, newest first) that both know."""
+    """A request for the seals after the newest one of ``locator`` (seal hashes, newest first) that both know.
+
+    ``show``: the asker knows only the hash of that seal, from an invitation, and wants to see the seal itself.
+    """
 
     locator: tuple[Hash, ...]
+    show: bool = False
 
     def encode(self) -> bytes:
         """The payload."""
-        return pack({"locator": list(self.locator)})
+        return pack({"locator": list(self.locator), "show": self.show})
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> AskChain:
         """Parse a request of ``sender``; raises RemoteError."""
         try:
-            fields = record(unpack(payload, depth=2, items=MAX_LOCATOR), {"locator": list_of(hash32, MAX_LOCATOR)})
+            fields = record(unpack(payload, depth=2, items=MAX_LOCATOR), _ASK_CHECKS)
         except ValueError as error:
             raise RemoteError(sender, f"malformed ask-chain: {error}") from error
-        return cls(cast("tuple[Hash, ...]", fields["locator"]))
+        return cls(cast("tuple[Hash, ...]", fields["locator"]), cast("bool", fields["show"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +82,32 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ChainReply:
-    """``links`` on top of seal ``start`` (None: no seal in common) in order; ``more``: ask again from the last one."""
+    """``links`` on top of seal ``start`` (None: no seal in common) in order; ``more``: ask again from the last one.
+
+    ``anchor``: the start itself, where the request was to show it, as ``Link.encode`` writes it without votes. ``size``:
+    bytes of the payload that it came in.
+    """
 
     start: Hash | None
     links: tuple[Link, ...]
     more: bool = False
+    anchor: bytes = b""
+    size: int = field(default=0, compare=False)
 
     @classmethod
-    def fitting(cls, start: Hash | None, links: Sequence[Link]) -> ChainReply:
+    def fitting(cls, start: Hash | None, links: Sequence[Link], anchor: bytes = b"") -> ChainReply:
         """The first of ``links`` as far as a frame holds them."""
-        room, count = _REPLY_BYTES - _REPLY_HEAD, 0
+        room, count = _REPLY_BYTES - _REPLY_HEAD - len(anchor), 0
         for link in links[:MAX_LINKS]:
             room -= len(link.encode())
             if room < 0:
                 break
             count += 1
-        return cls(start, tuple(links[:count]), count < len(links))
+        return cls(start, tuple(links[:count]), count < len(links), anchor)
 
     def encode(self) -> bytes:
         """The payload."""
-        head = _blob(self.start or b"") + bytes([self.more]) + _number(len(self.links))
+        head = _blob(self.start or b"") + bytes([self.more]) + _blob(self.anchor) + _number(len(self.links))
         return head + b"".join(link.encode() for link in self.links)
 
     @classmethod
@@ -109,18 +121,29 @@ class ChainReply:
     @classmethod
     def _decode(cls, payload: bytes, scope: Scope, sender: str) -> ChainReply:
         reader = _Reader(payload)
-        start, more = reader.blob(HASH_BYTES), reader.take(1)
+        start, more, anchor = reader.blob(HASH_BYTES), reader.take(1), reader.blob(MAX_ANCHOR)
         if len(start) not in {0, HASH_BYTES} or more not in {b"\x00", b"\x01"}:
             raise ValueError("names no seal to start from")
         links = tuple(_read_link(reader, scope, sender) for _ in range(reader.number(MAX_LINKS)))
         reader.end()
-        if (links or more == b"\x01") and not start:
+        if (links or more == b"\x01" or anchor) and not start:
             raise ValueError("links on top of nothing")
         if more == b"\x01" and not links:
             raise ValueError("more links, and none is here")
         if sum(bool(link.final) for link in links) > 1:
             raise ValueError("more than one seal shown final")
-        return cls(Hash(start) if start else None, links, more == b"\x01")
+        return cls(Hash(start) if start else None, links, more == b"\x01", anchor, len(payload))
+
+
+def read_link(encoded: bytes, scope: Scope, *, sender: str) -> Link:
+    """Parse ``Link.encode`` and check every signature in it; raises RemoteError naming the sender."""
+    try:
+        reader = _Reader(encoded)
+        link = _read_link(reader, scope, sender)
+        reader.end()
+    except ValueError as error:
+        raise RemoteError(sender, f"malformed seal: {error}") from error
+    return link
 
 
 def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
@@ -178,3 +201,6 @@ def _blob(data: bytes) -> bytes:
 def _blobs(some: Iterable[bytes]) -> bytes:
     blobs = [_blob(each) for each in some]
     return _number(len(blobs)) + b"".join(blobs)
+
+
+_ASK_CHECKS = {"locator": list_of(hash32, MAX_LOCATOR), "show": boolean}

@@ -180,4 +180,47 @@ class Record:
     synced: bool = False
 
 
-Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble
+@dataclass(frozen=True, slots=True)
+class History:
+    """One of several histories of the run that no rule ranks (5.12).
+
+    ``head``, of ``round`` and ``view``, is its newest seal that is known here; ``weight`` of the fork's voters and lost
+    (0 … 1) voted for that one. They part above seal ``fork`` of round ``since``; ``own``: this peer is on it.
+    """
+
+    head: Hash
+    round: int
+    view: int
+    weight: float
+    fork: Hash
+    since: int
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """Histories among which a person has to choose (``machine.follow``); none: that is over."""
+
+    branches: tuple[History, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A person chose this seal: to be kept on the disk, as ``Link.encode`` writes it, so that a restart goes on."""
+
+    seal: Hash
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something stands still until a person or another peer helps; without ``text``: no longer."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+Shown = Histories | Notice
+"""What is only told to a person."""
+Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble | Shown | Followed

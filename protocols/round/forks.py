@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .chain import Head
-    from .links import Branch
+    from .walking import Branch
 
 
 def prefer(ours: Branch, theirs: Branch, ancestor: Head) -> bool:

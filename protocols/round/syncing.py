@@ -14,10 +14,10 @@ from .donating import BEAT_S
 from .effects import Sealed
 from .exchange import is_sound
 from .forks import prefer
-from .links import walk
 from .loading import LIED_S, Sync
 from .records import synced_record
 from .roster import SHRINK_AFTER
+from .walking import walk
 
 if TYPE_CHECKING:
     from ..ids import Hash, PeerId

@@ -96,11 +96,13 @@ def test_garbage_is_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"locator": [ZERO] * (MAX_LOCATOR + 1)},
-        {"locator": [b"short"]},
-        {"locator": [[ZERO]]},
-        {"locator": {}},
-        {"locator": [], "more": 1},
+        {"locator": [ZERO] * (MAX_LOCATOR + 1), "show": False},
+        {"locator": [b"short"], "show": False},
+        {"locator": [[ZERO]], "show": False},
+        {"locator": {}, "show": False},
+        {"locator": [], "show": 1},
+        {"locator": [], "show": True, "more": 1},
+        {"locator": []},
         {},
     ],
 )
