@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
@@ -18,20 +18,23 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.ids import PeerId
 
+from .limits import FIND_BYTES, STORE_BYTES, Gauge
 from .records import PeerRecord, decode_record, encode_record, key_of, next_sequence
-from .seeds import Seed, Seeds, SeedTiming
+from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
 from .tasks import keep_going
 from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from protocols.ids import PeerId
-
+    from .guard import Guard
     from .transport import StreamTransport
 
 log = logging.getLogger(__name__)
+
+UnaryHandler: TypeAlias = "Callable[[bytes, PeerID], Awaitable[bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,10 @@ class Directory:
         """How many records of others found no room in this node."""
         return self._validator.refused
 
+    def gauges(self) -> list[Gauge]:
+        """What others make this node hold."""
+        return self._validator.gauges()
+
     def announce(self, record: PeerRecord) -> None:
         """Keep this peer's record in the directory from now on; its sequence and expiry are set at each issue.
 
@@ -161,6 +168,15 @@ class Directory:
                 )
         except Exception as error:  # hivemind raises whatever its parts raise
             raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
+
+        self._gate()
+
+    def _gate(self) -> None:
+        """Let the guard refuse requests before they are even parsed: hivemind answers whatever comes."""
+        handlers = self._transport.p2p._client.control.unary_handlers
+        for name in [each for each in handlers if each.startswith("DHTProtocol.")]:
+            most = STORE_BYTES if name.endswith("store") else FIND_BYTES
+            handlers[name] = gated(handlers[name], self._transport.guard, most)
 
     def _make_room(self, peer: str | None) -> None:
         if self._node is not None:
@@ -226,10 +242,7 @@ class Directory:
             ) from error
         offset = answer.dht_time - (before + self._clock()) / 2
         if abs(offset) > CLOCK_LIMIT_S:
-            ahead = "ahead of" if offset > 0 else "behind"
-            raise TransportError(
-                peer, f"its clock is {abs(offset):.1f} s {ahead} ours ({CLOCK_LIMIT_S:.0f} s allowed): set the clock"
-            )
+            raise ClockDiffers(peer, offset, CLOCK_LIMIT_S)
         is_new = node.protocol.routing_table.get(peer_id=remote) is None
         met = await node.protocol.call_ping(remote)
         if met is None:
@@ -238,3 +251,15 @@ class Directory:
         if is_new:
             await self._search(lambda node: node.find_nearest_nodes([node.node_id]))
             self._changed.set()  # our record belongs on the nodes just met
+
+
+def gated(answer: UnaryHandler, guard: Guard, most: int) -> UnaryHandler:
+    """``answer`` for those whom ``guard`` lets ask, with requests of at most ``most`` bytes."""
+
+    async def ask(request: bytes, remote: PeerID) -> bytes:
+        peer = PeerId(remote.to_base58())
+        if not guard.answers(peer, len(request), most):
+            raise TransportError(peer, "asked too much of this directory node")  # hivemind tells the other side
+        return await answer(request, remote)
+
+    return ask

@@ -66,16 +66,19 @@ class Guard:
             return self._refuse(peer, "handshakes_range")
         return self._handshakes.take(now) or self._refuse(peer, "handshakes")
 
-    def answers(self, peer: PeerId, size: int) -> bool:
-        """Whether a directory request of ``size`` bytes by ``peer`` may be answered."""
-        now, member = self._clock(), self.is_member(peer)
+    def answers(self, peer: PeerId, size: int, most: int) -> bool:
+        """Whether a directory request of ``size`` bytes by ``peer``, at most ``most``, may be answered.
+
+        It costs 1 and 1 more for each 1024 bytes: a record's signature must be checked.
+        """
+        now, member, cost = self._clock(), self.is_member(peer), 1 + size // 1024
         if not member and self.is_penalised(peer):
             return self._refuse(peer, "penalised")
-        if size > lim.REQUEST_BYTES:
+        if size > most:
             return self._refuse(peer, "request_bytes")
-        if not self._requests_each.take(peer, now, member=member):
+        if not self._requests_each.take(peer, now, cost, member=member):
             return self._refuse(peer, "requests_peer")
-        return member or self._requests.take(now) or self._refuse(peer, "requests")
+        return member or self._requests.take(now, cost) or self._refuse(peer, "requests")
 
     async def pace(self, peer: PeerId, size: int) -> None:
         """Wait until a frame of ``size`` bytes by ``peer`` is due: nobody else's frames wait meanwhile."""
@@ -139,9 +142,9 @@ class _PerPeer:
         self._strangers: Buckets[PeerId] = Buckets(strangers)
         self._members: Buckets[PeerId] = Buckets(members)
 
-    def take(self, peer: PeerId, now: float, *, member: bool) -> bool:
-        """Whether one more is within the peer's rate."""
-        return (self._members if member else self._strangers).take(peer, now)
+    def take(self, peer: PeerId, now: float, amount: float = 1.0, *, member: bool) -> bool:
+        """Whether so many more are within the peer's rate."""
+        return (self._members if member else self._strangers).take(peer, now, amount)
 
     def owe(self, peer: PeerId, now: float, amount: float, *, member: bool) -> float:
         """``Bucket.owe`` of this peer's."""
@@ -159,7 +162,7 @@ def _gauges() -> list[Gauge]:
     ]
     return [
         *(Gauge(name, rate.per_s, what, in_use=None) for name, rate, what in rates),
-        Gauge("request_bytes", lim.REQUEST_BYTES, "directory requests that were too long", in_use=None),
+        Gauge("request_bytes", lim.STORE_BYTES, "directory requests that were too long", in_use=None),
         Gauge("hello", lim.HELLO_BYTES, "streams on which no proper hello came in time", in_use=None),
         Gauge("penalised", lim.PENALISED, "streams and requests of peers that had broken the protocol"),
     ]

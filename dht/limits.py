@@ -58,13 +58,14 @@ BYTES_EACH = Rate(8 << 20, 32 << 20)
 BYTES_MEMBER = Rate(1 << 30, 4 << 30)
 
 REQUESTS = Rate(50, 300)
-"""Directory requests of all strangers; an answer may be as long as ``RECORD_BYTES``."""
+"""Directory requests of all strangers, longer ones counted once more for each 1024 bytes: each record in one costs a
+signature check, and an answer may be as long as ``RECORD_BYTES``."""
 REQUESTS_EACH = Rate(4, 40)
-REQUESTS_MEMBER = Rate(100, 1000)
-REQUEST_BYTES = 64 << 10
-"""Of one directory request: a record of 16 kB and what surrounds it, or a few of them."""
-REQUEST_KEYS = 16
-"""Keys that one request may name: each is answered with all the records under it."""
+REQUESTS_MEMBER = Rate(200, 4000)
+STORE_BYTES = 64 << 10
+"""Of a request to store: a record of 16 kB and what surrounds it, or some hundred usual ones."""
+FIND_BYTES = 512
+"""Of any other request: some twenty keys, each of which is answered with all the records under it."""
 
 RECORDS = 4096
 """Peers whose records a node holds, one each."""

@@ -128,7 +128,7 @@ def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
 
 def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """hivemind stores whatever the validator accepts, without a bound of its own. Before, a full one refused."""
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 3)
+    monkeypatch.setattr(validator_module, "RECORDS", 3)
     keys = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 9)]
     records = [replace(RECORD, peer=key.peer) for key in keys]
     member, stored = PeerId(keys[0].peer), list[str | None]()
@@ -153,7 +153,7 @@ def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: 
 
 
 def test_members_alone_may_exceed_a_full_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 1)
+    monkeypatch.setattr(validator_module, "RECORDS", 1)
     members = frozenset({PeerId(ALICE.peer), PeerId(MALLORY.peer)})
     validator = RecordValidator(RUN, 600, lambda: NOW, members=lambda: members)
     assert validator.validate(_entry(RECORD))
@@ -162,11 +162,27 @@ def test_members_alone_may_exceed_a_full_directory(monkeypatch: pytest.MonkeyPat
     assert not validator.validate(_entry(replace(RECORD, peer=third.peer), third.sign)) and validator.refused == 1
 
 
+def test_records_are_bounded_in_bytes_too_and_long_ones_push_no_member_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libp2p's daemon takes no answer above 4 MiB: before, 260 strangers with 16 kB each silenced the directory."""
+    monkeypatch.setattr(validator_module, "RECORD_BYTES", 40_000)
+    members, stored = frozenset({PeerId(ALICE.peer)}), list[str | None]()
+    validator = RecordValidator(RUN, 600, lambda: NOW, members=lambda: members, on_store=stored.append)
+    assert validator.validate(_entry(RECORD))
+    long = tuple(f"/dns4/{number}/" + "x" * 500 for number in range(16))
+    strangers = [Identity.from_seed(bytes([number]) * 32) for number in range(40, 60)]
+    for each in strangers:
+        assert validator.validate(_entry(replace(RECORD, peer=each.peer, addresses=long), each.sign))
+    records, size = validator.gauges()
+    assert size.in_use is not None and 30_000 < size.in_use <= 40_000
+    assert records.in_use == 1 + len(strangers) - size.refused and size.refused >= len(strangers) - 5
+    assert [each for each in stored if each] == [each.peer for each in strangers[: size.refused]], "oldest first"
+
+
 def test_hivemind_keeps_nothing_of_records_that_gave_way(monkeypatch: pytest.MonkeyPatch) -> None:
     from hivemind.dht.routing import DHTID  # noqa: PLC0415
     from hivemind.dht.storage import DHTLocalStorage  # noqa: PLC0415
 
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 4)
+    monkeypatch.setattr(validator_module, "RECORDS", 4)
     storage, key, expires = DHTLocalStorage(), DHTID.generate("key"), time.time() + 600
     make_room(storage, key, "nobody")
     for number in range(100):

@@ -138,7 +138,9 @@ def test_another_protocol_is_refused_in_words_on_both_sides(
         asyncio.run(scenario())
 
 
-def test_garbage_is_hung_up_on_its_sender_refused_and_others_heard(open_node: OpenNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_is_hung_up_on_its_sender_refused_and_others_heard(
+    open_node: OpenNode, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with open_node(1) as ours, open_node(2) as stranger, open_node(3) as other:
             p2p = stranger.transport.p2p
