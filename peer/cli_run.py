@@ -1,4 +1,4 @@
-"""``murmur run``: make, show, sign and verify manifests."""
+"""``murmur run``: make, show, sign, verify and succeed manifests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocols.errors import ConfigError, EnvironmentFault
 
+from . import cli_succeed
 from .cli_flags import SIZES, Commands, at_least, common
 from .paths import Home
 
@@ -22,11 +23,12 @@ Command = Callable[[dict[str, Any]], int]
 
 
 def add(commands: Commands) -> None:
-    """Put ``run`` and its four verbs among the commands."""
-    about = "make, show, sign and verify manifests"
+    """Put ``run`` and its verbs among the commands."""
+    about = "make, show, sign and verify manifests, or succeed a run"
     run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
     verbs: Commands = run.add_subparsers(metavar="VERB", required=True)
     _init_flags(verbs)
+    cli_succeed.add(verbs, _write)
     for name, command, flags, help_text in (
         ("show", _show, ("json",), "print a manifest, its run id and who signed it"),
         ("sign", _sign, ("home",), "sign a manifest in place with this home's key, which must be a founder's"),

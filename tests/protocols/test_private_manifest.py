@@ -79,7 +79,7 @@ def test_a_wrong_start_is_named(key: str, value: Any) -> None:
     tree["start"][key] = value  # type: ignore[index, call-overload]
     with pytest.raises(ConfigError, match=rf"\[start\] {key}"):
         parse(tomli_w.dumps(tree))
-    del tree["start"][key]  # type: ignore[union-attr, attr-defined]
+    del tree["start"][key]  # type: ignore[union-attr, arg-type]
     with pytest.raises(ConfigError, match=rf"\[start\] {key} is missing"):
         parse(tomli_w.dumps(tree))
 
