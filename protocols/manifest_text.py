@@ -252,6 +252,11 @@ def parse_unsigned(text: str) -> Manifest:
     return _parse(top)
 
 
+def from_plain(plain: Mapping[str, object]) -> Manifest:
+    """The manifest of maps and lists as ``to_plain`` makes them, any signature dropped unseen; raises ConfigError."""
+    return _parse({name: plain[name] for name in plain if name != "signature"})
+
+
 def _parse(top: Mapping[str, object]) -> Manifest:
     _refuse_newer(top)
     expected = {"schema", *_KEYS}
