@@ -76,9 +76,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def peer_address(text: str) -> str:
-    """A multiaddr that ends in a peer id, by its looks."""
-    if not text.startswith("/") or "/p2p/" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address like /ip4/…/tcp/…/p2p/12D3Koo…")
+    """An invitation, or a multiaddr that ends in a peer id, by its looks."""
+    if not text.lstrip().lower().startswith("murmur") and not (text.startswith("/") and "/p2p/" in text):
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is neither an invitation (murmur1…) nor an address like /ip4/…/tcp/…/p2p/12D3Koo…"
+        )
     return text
 
 

@@ -81,6 +81,13 @@ def show_status(home: Home, *, as_json: bool) -> Exit:
     return Exit.DONE
 
 
+def invite(home: Home, *, as_json: bool) -> Exit:
+    """Print an invitation to the daemon's run; raises Refused when nobody could be reached by it."""
+    answer = request(home, "GET", "/api/v1/invite")
+    print(json.dumps(answer) if as_json else answer["invitation"])
+    return Exit.DONE
+
+
 def stop(home: Home, *, as_json: bool) -> Exit:
     """Ask the daemon to end and wait until its process is gone; raises LocalError when it takes too long."""
     pid = address(home).pid
@@ -107,8 +114,9 @@ def _answer(home: Home, code: int, raw: bytes) -> dict[str, Any]:
         raise _no_daemon(home)  # a leftover api.json, and somebody else's server on its port
     if code in (200, 202):
         return document
-    text = document.get("error", {}).get("text", f"status {code}")
-    raise Refused(f"the daemon refused: {text}", remedy="use the home of the daemon that runs (--home, MURMUR_HOME)")
+    said = document.get("error", {})
+    remedy = said.get("remedy") or "use the home of the daemon that runs (--home, MURMUR_HOME)"
+    raise Refused(f"the daemon refused: {said.get('text', f'status {code}')}", remedy=remedy)
 
 
 def _no_daemon(home: Home) -> NoDaemon:

@@ -15,17 +15,19 @@ import psutil
 
 from dht.addresses import best_addresses
 from dht.directory import Directory
-from dht.p2pd import P2pd, P2pdConfig
+from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
 from dht.tasks import keep_going
 from dht.transport import StreamTransport, TransportConfig
-from protocols.errors import MurmurError
+from protocols.errors import EnvironmentFault, MurmurError
 from protocols.ids import PeerId, short
+from protocols.invitation import MAX_ADDRESSES, split
 
 from . import status as st
+from .address_book import AddressBook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .identity import Identity
     from .options import UpOptions
@@ -40,6 +42,10 @@ LOOK_S = (1.0, 15.0)
 SHOW_S = 1.0
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
+SAVE_S = 60.0
+"""The book of addresses is written at most this often, and at the end."""
+TRIED = 16
+"""Saved addresses that are tried beside the seeds."""
 COMPLAIN_S = 60.0
 """What was refused is told at most this often."""
 MAX_STRANGERS = 16
@@ -84,7 +90,11 @@ def whom_to_dial(
 
 
 class Network:
-    """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon."""
+    """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon.
+
+    It is started before there is anything to train: until ``attach`` it finds peers and fetches from them, and no
+    round's stream is opened either way, so that nobody waits for a peer that cannot take part yet.
+    """
 
     def __init__(  # noqa: PLR0913 - who counts and who is let in come by name
         self,
@@ -103,7 +113,9 @@ class Network:
         """
         self._members, self._admits = members, admits
         self._options, self._run, self._reporter = options, run, reporter
-        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
+        self.book = AddressBook(home.addresses(run))
+        port = options.p2p_port or _same_port(options.listen, self.book.port)
+        self._p2pd = P2pd(P2pdConfig(home.root, home.key, port, options.listen), self._restarted)
         self._session: Session | None = None
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")
@@ -112,26 +124,74 @@ class Network:
         )
         self._directory = Directory(self.transport, run, identity.sign, members=members)
         self._tasks: list[asyncio.Task[None]] = []
-        self._announced, self._due = 0, 0.0
+        self._records: dict[PeerId, PeerRecord] = {}
+        self._roles: tuple[str, ...] = ("contributor",)
+        self._announced: int | None = None
+        self._due, self._save = 0.0, 0.0
+        self._answering: frozenset[str] = frozenset()
         self._refusals, self._complain = Refusals(), 0.0
 
-    async def start(self, session: Session) -> None:
-        """Start everything; frames go to ``session``. Raises EnvironmentFault (port, p2pd), ConfigError (addresses)."""
-        self._session = session
+    async def start(self, seeds: Sequence[str] = (), invitation: str = "") -> None:
+        """Start everything, and try ``seeds`` and whom this home has met before; ``invitation`` is kept for next time.
+
+        Raises EnvironmentFault (port, p2pd), ConfigError (addresses).
+        """
         await self._p2pd.start()
-        await self.transport.start(self._p2pd.control)
-        await self._directory.start(self._options.join)
-        self._announce()
+        self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
+        await self.transport.start(self._p2pd.control, in_rounds=False)
+        self._show_reach()
+        await self._directory.start(list(dict.fromkeys((*seeds, *self.book.addresses(TRIED)))))
         self._tasks = [
             keep_going(self._look, "look for peers"),
             keep_going(self._show, "network status"),
         ]
 
+    async def attach(self, session: Session) -> None:
+        """Take part in the rounds from now on: frames go to ``session``, and others may find this peer."""
+        self._session = session
+        await self.transport.enter_rounds()
+        self._announce()
+        self._neighbours_changed.set()
+
+    def serves(self, role: str) -> None:
+        """Tell in the directory that this peer does one thing more."""
+        if role not in self._roles:
+            self._roles = (*self._roles, role)
+            self._announced, self._due = None, 0.0
+
+    def providers(self, role: str) -> dict[PeerId, tuple[str, ...]]:
+        """Who may have what ``role`` serves, with addresses: neighbours, those that say so, and seeds, in this order."""
+        found: dict[PeerId, tuple[str, ...]] = dict.fromkeys(sorted(self.transport.neighbours()), ())
+        for peer, record in self._records.items():
+            if peer in found or role in record.roles:
+                found[peer] = record.addresses
+        for seed in self._directory.seeds():
+            head, _, peer = seed.address.rpartition("/p2p/")
+            if seed.state == "ok" and not found.get(PeerId(peer)):
+                found[PeerId(peer)] = (f"{head}/p2p/{peer}",)
+        return {peer: addresses for peer, addresses in found.items() if self._admits(peer)}
+
+    @property
+    def found(self) -> bool:
+        """Whether anybody of the run has answered."""
+        return bool(self._records or self.transport.neighbours()) or any(
+            seed.state == "ok" for seed in self._directory.seeds()
+        )
+
+    def meeting_points(self) -> tuple[str, ...]:
+        """Addresses for an invitation: this peer's best two, and the best of members that are connected."""
+        own = best_addresses(self.transport.addresses(), 2)
+        near = self.transport.neighbours() & self._members()
+        others = [best_addresses(self._records[peer].addresses, 1) for peer in sorted(near) if peer in self._records]
+        return tuple(each for each in (*own, *(one for best in others for one in best)) if _fits(each))[:MAX_ADDRESSES]
+
     async def close(self) -> None:
-        """End everything in reverse order."""
+        """End everything in reverse order. Safe to call twice."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._save = 0.0
+        await self._remember()
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
@@ -160,14 +220,18 @@ class Network:
         self._announce()
 
     def _announce(self) -> None:
-        head = self._announced = self._reporter.status.round.last_sealed or 0
+        head = self._announced = self._head_round()
         self._due = time.monotonic() + ANNOUNCE_S
+        addresses = self._show_reach()
+        if self._session is not None:
+            software = version("murmuration")
+            record = PeerRecord(self._run, self.transport.peer, addresses, self._roles, software, head, 0, 0)
+            self._directory.announce(record)
+
+    def _show_reach(self) -> tuple[str, ...]:
         addresses = best_addresses(self.transport.addresses())
-        record = PeerRecord(
-            self._run, self.transport.peer, addresses, ("contributor",), version("murmuration"), head, 0, 0
-        )
-        self._directory.announce(record)
         self._reporter.apply(st.Reach("unknown", ("reachability is not probed yet",), addresses))
+        return addresses
 
     async def _look(self) -> None:
         """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
@@ -175,13 +239,15 @@ class Network:
         while True:
             records = await self._directory.peers()
             found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
+            self._records = {PeerId(each.peer): each for each in found}
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
-            members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
-            await asyncio.gather(
-                *(self._connect(record, keep=True) for record in members),
-                *(self._connect(record, keep=False) for record in others),
-            )
+            if self._session is not None:
+                members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
+                await asyncio.gather(
+                    *(self._connect(record, keep=True) for record in members),
+                    *(self._connect(record, keep=False) for record in others),
+                )
             self._neighbours_changed.clear()
             try:
                 async with asyncio.timeout(pause):
@@ -201,7 +267,7 @@ class Network:
     async def _show(self) -> None:
         """Bring the network's figures into the status document."""
         while True:
-            if self._reporter.status.round.last_sealed != self._announced and time.monotonic() >= self._due:
+            if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
             neighbours = len(self.transport.neighbours())
             sent, received = self.traffic()
@@ -210,16 +276,64 @@ class Network:
             processes = self._reporter.status.processes
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
-            for seed in self._directory.seeds():
-                self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
+            self._tell_seeds()
             self._tell_refusals()
+            await self._remember()
             await asyncio.sleep(SHOW_S)
+
+    def _tell_seeds(self) -> None:
+        seeds = self._directory.seeds()
+        for seed in seeds:
+            self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
+        answering = frozenset(seed.address for seed in seeds if seed.state == "ok")
+        if answering - self._answering:
+            self._neighbours_changed.set()  # it may know others
+        self._answering = answering
+        offsets = [seed.offset_s for seed in seeds if seed.offset_s is not None]
+        if offsets:
+            worst = max(offsets, key=abs)
+            text = f"this clock and a seed's are {abs(worst):.1f} s apart: the directory does without one of them"
+            if all(each.text != text for each in self._reporter.status.warnings):
+                self._reporter.warn("clock", text, "set this machine's clock (timedatectl set-ntp true)")
+        elif any(each.code == "clock" for each in self._reporter.status.warnings):
+            self._reporter.apply(st.Cleared("clock"))
+
+    async def _remember(self) -> None:
+        """Put who is connected into the book of addresses, now and then."""
+        if time.monotonic() < self._save:
+            return
+        self._save = time.monotonic() + SAVE_S
+        members, now = self._members(), time.time()
+        for peer in self.transport.neighbours():
+            if (record := self._records.get(peer)) is not None:
+                self.book.met(peer, record.addresses, member=peer in members, now=now)
+        await asyncio.to_thread(self.book.save)
+
+    def _head_round(self) -> int:
+        return self._reporter.status.round.last_sealed or 0
 
     def _tell_refusals(self) -> None:
         refusals = Refusals(self.transport.hang_ups, self.transport.refused, self._directory.refused)
         if refusals != self._refusals and time.monotonic() >= self._complain:
             self._refusals, self._complain = refusals, time.monotonic() + COMPLAIN_S
             self._reporter.warn("refused", str(refusals), "nothing, unless it goes on: the log names the peers")
+
+
+def _fits(address: str) -> bool:
+    """Whether an invitation can name it."""
+    try:
+        split(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_port(host: str, port: int) -> int:
+    """The port of the last start if it is free, else 0: others have written it down."""
+    try:
+        return claim_port(host, port) if port else 0
+    except EnvironmentFault:
+        return 0
 
 
 def _rss(pid: int | None) -> int | None:

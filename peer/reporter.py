@@ -31,6 +31,8 @@ REFERENCES = (("uniform", 5.545), ("letters", 3.30), ("bigram", 2.47), ("trigram
 EVALUATION_SHARE = 0.1
 """Of the training time that may go into measuring the held-out loss between rounds."""
 
+_NO_REASON = st.Reason()
+
 Evaluate = Callable[[], Awaitable[float]]
 TrafficOf = Callable[[], tuple[int, int]]
 
@@ -38,13 +40,14 @@ TrafficOf = Callable[[], tuple[int, int]]
 class Reporter:
     """Keeps the status, writes the log; told by session, trainer and network."""
 
-    def __init__(
-        self, initial: st.Status, store: StateStore, *, limits: tuple[int, int], as_json: bool, shakespeare: bool
-    ) -> None:
-        """``limits``: rounds sealed and not void that end this start, rounds that end the run; 0 = none do."""
+    def __init__(self, initial: st.Status, *, as_json: bool) -> None:
         self.status = initial
         self.traffic: TrafficOf = lambda: (0, 0)
-        self._store, self._limits, self._as_json, self._shakespeare = store, limits, as_json, shakespeare
+        self.syncing = ""
+        """What is fetched just now, for a person; empty: nothing."""
+        self._as_json = as_json
+        self._store: StateStore | None = None
+        self._limits, self._shakespeare = (0, 0), False
         self._sealed = 0
         self._head: Head | None = None
         self._entry: dict[str, Any] = {}
@@ -52,9 +55,22 @@ class Reporter:
         self._counted = (0, 0)
         self._spent = {"train": 0.0, "evaluate": 0.0}
 
+    def serve(self, store: StateStore, *, limits: tuple[int, int], shakespeare: bool) -> None:
+        """The run is known, and where its rounds are logged.
+
+        ``limits``: rounds sealed and not void that end this start, rounds that end the run; 0 = none do.
+        """
+        self._store, self._limits, self._shakespeare = store, limits, shakespeare
+
     def apply(self, event: st.Event) -> None:
         """Change the status document."""
         self.status = st.apply(self.status, event)
+
+    def enter(self, state: st.State, reason: st.Reason = _NO_REASON) -> None:
+        """The daemon is in this state, for this reason; ``since`` is when it came into the state."""
+        now = self.status
+        if (now.state, now.reason) != (state, reason) and now.state != "stopping":
+            self.apply(st.StateChanged(state, now.since if now.state == state else time.time(), reason))
 
     def say(self, text: str, **fields: object) -> None:
         """A line for the person at the terminal, or its fields as JSON."""
@@ -69,18 +85,21 @@ class Reporter:
         self.apply(st.Warned(code, text, remedy))
         log.warning("%s%s", text, f" ({remedy})" if remedy else "")
 
-    def greet(self, manifest: Manifest, values: int, key: str, *, alone: bool) -> None:
-        """The first lines: the run of ``manifest``, a model of ``values`` parameters, the file of one's ``key``."""
-        status, run = self.status, manifest.run
-        founders = len(manifest.members.founders)
-        name = f"run {run.name} ({(status.run.id or '')[:12]})"
+    def greet(self, key: str, name: str | None) -> None:
+        """The first lines: who this is, by the file of its ``key``, and the run, by its ``name`` if that is known."""
+        status = self.status
+        run = f"run {f'{name} ' if name else ''}({(status.run.id or '')[:12]})"
         self.say(
-            f"murmur {status.version}   {name}   protocol {status.protocol}",
+            f"murmur {status.version}   {run}   protocol {status.protocol}",
             event="started",
             peer=status.peer,
             run=status.run.id,
         )
         self.say(f"  identity   {short(PeerId(status.peer))}, key in {key}")
+
+    def describe(self, manifest: Manifest, values: int, *, alone: bool) -> None:
+        """The next lines: what is trained, a model of ``values`` parameters, on what, and how to end it."""
+        founders = len(manifest.members.founders)
         members = f"{founders} founder{'s' * (founders > 1)}"
         self.say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
         self.say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
@@ -236,6 +255,8 @@ class Reporter:
 
     def _log_round(self) -> None:
         """The log is for people: a disk that refuses it ends nothing."""
+        if self._store is None:
+            return
         try:
             self._store.append_round(self._entry)
         except EnvironmentFault as error:

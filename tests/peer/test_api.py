@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from peer import client
-from peer.api import BODY_LIMIT, ApiServer
+from peer.api import BODY_LIMIT, Answers, ApiServer
 from peer.exits import Exit, NoDaemon, Refused
 from peer.paths import Home
 from peer.status import Status, to_json
-from protocols.errors import EnvironmentFault
+from protocols.errors import EnvironmentFault, LocalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +35,7 @@ class Running:
     def __init__(self, home: Home, *, snapshot: Callable[[], dict[str, Any]], on_stop: Callable[[], None]) -> None:
         self.home = home
         self.stops = 0
+        self.invitation: str | None = "murmur1abc"
         self._on_stop = on_stop
         self._snapshot = snapshot
         self._loop = asyncio.new_event_loop()
@@ -43,12 +44,17 @@ class Running:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
 
     async def _main(self) -> None:
-        server = ApiServer(self.home, snapshot=self._snapshot, stop=self._stop)
+        server = ApiServer(self.home, Answers(self._snapshot, self._stop, self._invite))
         await server.start(0)
         self.port = server.port
         self._started.set()
         await self._end.wait()
         await server.close()
+
+    def _invite(self) -> dict[str, Any]:
+        if self.invitation is None:
+            raise LocalError("nobody can join", remedy="leave out --alone")
+        return {"schema": 1, "invitation": self.invitation}
 
     def _stop(self) -> None:
         self.stops += 1
@@ -227,7 +233,7 @@ def test_it_listens_on_loopback_only(running: Running) -> None:
 
 def test_a_port_in_use_is_one_fault_with_a_remedy(tmp_path: Path, running: Running) -> None:
     async def second() -> None:
-        await ApiServer(Home(tmp_path), snapshot=dict, stop=lambda: None).start(running.port)
+        await ApiServer(Home(tmp_path), Answers(dict, lambda: None, dict)).start(running.port)
 
     with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{running.port}") as caught:
         asyncio.run(second())
@@ -261,12 +267,12 @@ def test_the_client_finds_no_daemon_afterwards(tmp_path: Path) -> None:
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from peer.api import ApiServer
+from peer.api import Answers, ApiServer
 from peer.paths import Home
 
 async def main():
     end = asyncio.Event()
-    server = ApiServer(Home(Path(sys.argv[1])), snapshot=dict, stop=end.set)
+    server = ApiServer(Home(Path(sys.argv[1])), Answers(dict, end.set, dict))
     await server.start(0)
     print("up", flush=True)
     await end.wait()

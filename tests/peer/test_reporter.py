@@ -81,7 +81,8 @@ class Desk:
         self.store = store(folder)
         folder.mkdir(exist_ok=True)
         initial = st.Status(version="1", protocol=1, peer=ME.peer, since=0.0)
-        self.reporter = Reporter(initial, self.store, limits=limits, as_json=False, shakespeare=False)
+        self.reporter = Reporter(initial, as_json=False)
+        self.reporter.serve(self.store, limits=limits, shakespeare=False)
         self.reporter.apply(st.Loaded(VALUES, "ab", last_sealed=2))
         self.reporter.begin(head(2, members or table()))
 
