@@ -13,10 +13,12 @@ from ..compression import get_codec
 from ..outer import state_root
 from ..turns import coordinator
 from .ballots import Ballots
+from .donating import Giving
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
 from .known import Known, Talk
 from .links import Chain
+from .loading import Joining
 from .timing import stretch
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from ..payloads import Want
     from ..statements import Scope, Statement
     from .chain import Head
-    from .donating import Donation
     from .loading import Sync
     from .results import Results
     from .roster import Cast
@@ -84,6 +85,8 @@ class Round:
     chases: int = 0
     fed: dict[PeerId, float] = field(default_factory=dict)
     """When the last bytes of each peer came that were wanted."""
+    behind: bool = False
+    """Others had sealed this round before it began here."""
     unfair: set[int] = field(default_factory=set)
     """Views whose coordinator put out a reducer that had served."""
 
@@ -99,11 +102,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A window that the trainer is at: its base, the drift it began with, and when."""
+    """A window that the trainer is at: its base, the drift it began with, and when.
+
+    ``stale``: this peer has jumped since, and the base is too far away.
+    """
 
     parent: Hash
     drift: Vector
     since: float
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,8 @@ class Context:
         self.lost_heads: dict[Hash, float] = {}  # that lost the comparison with this chain, and when
         self.lied: dict[PeerId, float] = {}
         """Donors that showed what does not hold, and when."""
-        self.snapshots: dict[Hash, Donation] = {}
+        self.giving = Giving()
+        self.joining = Joining(newcomer=self.head.round == 0 and not self.head.table.stands(me))
         self.sync: Sync | None = None
         self.moved = False
         """The head is another one: a new round is to be begun."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..messages import Body
     from ..ports import Buffer
+    from ..state_payloads import StateChunk
     from ..statements import Statement
     from .chain import Head
 
@@ -95,6 +96,8 @@ class Push:
     to: PeerId
     kind: str
     payload: list[Buffer]
+    bulk: bool = False
+    """It may wait until no bytes of a round do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,38 @@ class Trouble:
 
     peer: PeerId
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepChunk:
+    """A chunk of the state being loaded came and is right: keep it over a restart, if the disk has room."""
+
+    chunk: StateChunk
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPart:
+    """Hand the chunks of this seal's state that came before a restart to ``machine.resumed``."""
+
+    seal: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class DropPart:
+    """Chunks that were kept are not needed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syncing:
+    """A state is being loaded: ``done`` of ``total`` chunks of 1 MiB are here, from ``donors`` that serve just now.
+
+    ``position``: nobody serves, and this is the best place in a queue, the first being 1.
+    """
+
+    done: int
+    total: int
+    donors: int
+    position: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +256,7 @@ class Notice:
     remedy: str
 
 
-Shown = Histories | Notice
+Shown = Histories | Notice | Syncing
 """What is only told to a person."""
-Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble | Shown | Followed
+Part = KeepChunk | LoadPart | DropPart
+Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble | Shown | Followed | Part

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..chain_payloads import MAX_LOCATOR, Link
 from ..errors import LocalError
+from .transfer import COMMON_KEPT, is_common
 from .walking import Branch
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class Chain:
     def since(self, locator: Iterable[Hash]) -> tuple[Hash | None, list[Link]]:
         """What an asker lacks: the newest seal of its locator on this chain, and the links from there to the head.
 
-        They jump where they may, but never over the child of that seal, the newest final seal or the head's parent.
+        They jump where they may, but never over the child of that seal, the newest final seal, the head's parent,
+        the last seals whose states everybody keeps and their parents.
         """
         start = next((each for each in locator if self._known(each)), None)
         known = self._known(start) if start else None
@@ -179,6 +181,9 @@ class Chain:
         number, voters = known
         above = [each for each in self._links if each.round > number]
         stops = {index for index, each in enumerate(above) if each.seal == self._final or each.parent == start}
+        lately = self.head.round - COMMON_KEPT
+        common = {index for index, each in enumerate(above) if is_common(each) and each.round >= lately}
+        stops |= {max(0, index - 1) for index in common} | common
         here, path = -1, []
         for stop in sorted(stops | set(range(len(above))[-2:])):
             while here < stop:

@@ -6,7 +6,7 @@ does not fit *yet* waits in a bounded pool and is tried again when something it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,7 @@ from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
 from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
 from ..payloads import Digest, Have, Pieces, Want
-from ..state_payloads import StateChunk, WantState
+from ..state_payloads import LeaveState, StateChunk, StateQueue, WantState
 from ..statements import Scope, Statement
 from . import donating, exchanging, gathering, gossip, loading, reducing, rostering, serving, syncing, views, voting
 from .context import Context
@@ -26,6 +26,7 @@ from .status import sizes, waits_for
 
 if TYPE_CHECKING:
     from .chain import Head
+    from .donating import Donating
     from .exchange import Encoded
     from .roster import Cast
 
@@ -51,10 +52,24 @@ _TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "chase": serving.chase,
     "digest": gossip.beat,
     "sync": loading.beat,
+    "donate": donating.beat,
     # At these times ``_step`` finds that it need not wait any longer.
     "gram": lambda ctx, now: None,
     "grams": lambda ctx, now: None,
     "results": lambda ctx, now: None,
+}
+
+_STATE: Mapping[str, Callable[[Context, PeerId, bytes, float], None]] = {
+    "want-state": lambda ctx, sender, raw, now: donating.on_want_state(
+        ctx, sender, WantState.decode(raw, sender=sender), now
+    ),
+    "leave-state": lambda ctx, sender, raw, now: donating.on_leave_state(
+        ctx, sender, LeaveState.decode(raw, sender=sender), now
+    ),
+    "state-queue": lambda ctx, sender, raw, now: loading.on_queue(
+        ctx, sender, StateQueue.decode(raw, sender=sender), now
+    ),
+    "state": lambda ctx, sender, raw, now: syncing.on_state(ctx, sender, StateChunk.decode(raw, sender=sender), now),
 }
 
 
@@ -75,17 +90,19 @@ class Machine:
         signed_view: int = 0,
         links: Sequence[Head] = (),
         ages: Sequence[int] = (),
+        part: Hash | None = None,
     ) -> None:
         """``state`` = (parameters, outer momentum), float32 [setting.values] each, as of ``head``.
 
         After a restart: ``signed_view``, the highest view this key has signed ready for; ``links``, older heads, oldest
         first, of which those count that lead to this one; ``ages``, for each part the seals in a row that have not
-        taken its drift.
+        taken its drift; ``part``, the seal of whose state the disk holds chunks (``effects.LoadPart``).
         """
         self._ctx = Context(scope, me, setting, lineage(head, links), state)
         self._ctx.signed_view = signed_view
         if ages:
             self._ctx.ages = tuple(ages)
+        self._ctx.joining.part = part
         self._pool = Pool()
 
     @property
@@ -128,6 +145,7 @@ class Machine:
         """Begin on the head; ``drift`` is what was trained and not sealed before a restart."""
         if drift is not None:
             self._ctx.drift = drift
+        donating.keep_common(self._ctx, now)
         gathering.begin(self._ctx, now)
         gossip.beat(self._ctx, now)
         return self._finish_step(now)
@@ -165,7 +183,7 @@ class Machine:
             frame = ctx.scope.shared(("results", payload), lambda: Pieces.decode(payload, sizes, sender=sender))
             reducing.on_results(ctx, sender, frame, now)
         elif kind == "want":
-            serving.on_want(ctx, sender, Want.decode(payload, sender=sender))
+            serving.on_want(ctx, sender, Want.decode(payload, sender=sender), now)
         elif kind == "digest":
             gossip.on_digest(ctx, sender, Digest.decode(payload, sender=sender), now)
         elif kind == "have":
@@ -176,10 +194,8 @@ class Machine:
             pass  # to read it costs hundreds of signatures
         elif kind == "chain":
             syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
-        elif kind == "want-state":
-            donating.on_want_state(ctx, sender, WantState.decode(payload, sender=sender), now)
-        elif kind == "state":
-            syncing.on_state(ctx, sender, StateChunk.decode(payload, sender=sender), now)
+        elif kind in _STATE:
+            _STATE[kind](ctx, sender, payload, now)
         else:
             raise RemoteError(sender, f"{kind} is not a frame of a round")
         return self._finish_step(now) if kind in {"parts", "results", "chain", "state"} else ctx.take()
@@ -205,6 +221,16 @@ class Machine:
         else:
             raise LocalError(f"nobody asked for {work.key!r}")
         return self._finish_step(now)
+
+    def resumed(self, chunks: Iterable[StateChunk], now: float) -> list[Effect]:
+        """What ``LoadPart`` asked for: chunks that came before a restart, none of them believed."""
+        syncing.on_resumed(self._ctx, chunks, now)
+        return self._finish_step(now)
+
+    @property
+    def donating(self) -> Donating:
+        """How busy this peer is giving its state to others."""
+        return donating.figures(self._ctx)
 
     def deadline(self) -> float:
         """When ``tick`` is wanted next, monotonic seconds; infinite when nothing waits for time."""
@@ -235,6 +261,7 @@ class Machine:
         ctx.gone.pop(peer, None)
         ctx.talk.agreed.pop(peer, None)
         gossip.greet(ctx, peer)
+        loading.go_on(ctx, now)
         return ctx.take()
 
     def left(self, peer: PeerId, now: float) -> list[Effect]:
@@ -242,6 +269,8 @@ class Machine:
         ctx = self._ctx
         ctx.neighbours.discard(peer)
         ctx.talk.forget(peer)
+        loading.lost(ctx, peer)
+        donating.leave(ctx, peer, now)
         if peer in ctx.head.table.members:
             ctx.gone.setdefault(peer, now)
             ctx.set_timer("gone", now + ctx.setting.timing.gone, sooner=True)
@@ -279,6 +308,7 @@ class Machine:
             step = True
             if voting.try_adopt(ctx, now) or ctx.moved:
                 ctx.moved, ctx.stirred = False, True
+                donating.keep_common(ctx, now)
                 self._pool.grow_older()
                 gathering.begin(ctx, now)
                 gathering.commit_untaken(ctx, now)

@@ -9,17 +9,18 @@ import numpy as np
 from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply
 from ..drift import settle
 from ..errors import LocalError, RemoteError
-from . import donating, loading
-from .donating import BEAT_S
+from . import donating, loading, settling
 from .effects import Sealed
 from .exchange import is_sound
 from .forks import prefer
-from .loading import LIED_S, Sync
+from .loading import BEAT_S, LIED_S, Sync
 from .records import synced_record
 from .roster import SHRINK_AFTER
 from .walking import walk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..ids import Hash, PeerId
     from ..messages import Seal
     from ..state_payloads import StateChunk
@@ -76,7 +77,7 @@ def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> N
     ctx.talk.replied[sender] = now
     start, links = ctx.chain.since(asked.locator)
     if links:
-        donating.offer(ctx, sender, now)
+        donating.offer(ctx, sender, start, next(iter(asked.locator), None), now)
     ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
 
 
@@ -124,7 +125,10 @@ def _catches_up(ctx: Context, sync: Sync, now: float) -> bool:
     """Whether the branch is this chain's own, and this peer on its way along it."""
     assert sync.start is not None
     began = ctx.round.marks[0][1]
-    return sync.start.seal == ctx.head.seal and now - began < patience(ctx, sync.branch.heads[-1].seal)
+    newest = sync.branch.heads[-1]
+    if sync.start.seal != ctx.head.seal:
+        return False
+    return now - began < patience(ctx, newest.seal) or loading.replays(ctx, sync.branch, now)
 
 
 def _wins(ctx: Context, sync: Sync) -> bool:
@@ -147,7 +151,10 @@ def _hasty(ctx: Context, sync: Sync, now: float) -> bool:
 
 
 def _load(ctx: Context, sync: Sync, now: float) -> None:
-    target = sync.branch.heads[-1]
+    heads, here = [each.seal for each in sync.branch.heads], ctx.head.seal
+    assert sync.start is not None
+    fork = sync.start.seal != here and here not in heads
+    target = sync.target = loading.choose(ctx, sync.branch, fork=fork)
     if _state_of(target) == ctx.state_root:
         _adopt(ctx, sync, (ctx.params, ctx.momentum))
     else:
@@ -157,8 +164,20 @@ def _load(ctx: Context, sync: Sync, now: float) -> None:
 def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
     """A chunk of the state; with the last one this peer moves to its head."""
     if loading.on_chunk(ctx, sender, chunk, now):
-        assert ctx.sync is not None and ctx.sync.download is not None
-        _adopt(ctx, ctx.sync, ctx.sync.download.state())
+        _arrived(ctx, now)
+
+
+def on_resumed(ctx: Context, chunks: Iterable[StateChunk], now: float) -> None:
+    """Chunks that came before a restart; they may be all of them."""
+    if loading.resumed(ctx, chunks, now):
+        _arrived(ctx, now)
+
+
+def _arrived(ctx: Context, now: float) -> None:
+    sync = ctx.sync
+    assert sync is not None and sync.download is not None
+    loading.done(ctx, sync, now)
+    _adopt(ctx, sync, sync.download.state())
 
 
 def _state_of(head: Head) -> Hash:
@@ -169,18 +188,21 @@ def _state_of(head: Head) -> Hash:
 def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
     """Move to the branch's last seal; what this peer trained and that chain has not taken stays drift."""
     assert sync.start is not None
-    target, start = sync.branch.heads[-1], sync.start
+    target, start = sync.target or sync.branch.heads[-1], sync.start
     ours = ctx.chain.branch(start.seal)
     if not _wins(ctx, sync):  # this chain has gone on meanwhile
         ctx.sync = None
         return
     try:
-        ctx.chain.switch(start.seal, sync.branch)
+        ctx.chain.switch(start.seal, sync.branch.upto(target.seal))
     except LocalError as error:
         ctx.trouble(sync.peer, str(error))
         ctx.sync = None
         return
     _mend_drift(ctx, target, start if ours.heads else None)
+    if not ours.heads and _sealed(target, ctx.me) <= _sealed(ctx.head, ctx.me):
+        void = sum(each.body is not None and each.body.void for each in sync.branch.upto(target.seal).heads)
+        settling.jump(ctx, target.round - start.round - void)
     if ours.heads:
         ctx.history.clear()
     ctx.parents.append(ctx.head.seal)

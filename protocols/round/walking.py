@@ -26,6 +26,11 @@ MAX_STEP = 1 << 20
 """Views for each round that is shown: years of failed ones. A key that goes on alone (5.10) must not lead whoever
 follows it to the end of all views, below which it would never vote again."""
 
+LONGEST = 1024
+"""Seals of a branch: a chain keeps fewer, but on top of a shrink seal one key could go on for ever."""
+LONGEST_BYTES = 32 << 20
+"""The same in bytes that came in."""
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -52,6 +57,17 @@ class Branch:
             if head.seal == self.final:
                 return firm is head or firm.table.holds({each.peer for each in self.proof}, firm.round)
         return False
+
+    def upto(self, seal: Hash) -> Branch:
+        """This branch as far as one of its seals."""
+        place = next(index for index, each in enumerate(self.heads) if each.seal == seal)
+        heads = self.heads[: place + 1]
+        shown = any(each.seal == self.final for each in heads)
+        return Branch(heads, self.final, self.proof) if shown else Branch(heads)
+
+    def shows(self, seal: Hash) -> bool:
+        """Whether this is one of its seals."""
+        return any(each.seal == seal for each in self.heads)
 
     def then(self, more: Branch) -> Branch:
         """This branch with what was shown on top of it."""
