@@ -45,7 +45,7 @@ def _init_flags(verbs: Commands) -> None:
     about = "write a new manifest, signed by this home's key, which becomes a founder"
     init = verbs.add_parser("init", help=about, description=about, parents=[common("home")], allow_abbrev=False)
     flag = init.add_argument
-    flag("--data", type=Path, metavar="DIR", help="a folder of text files; left out: the 38 plays")
+    flag("--data", type=Path, metavar="DIR", help="a folder of text files, kept in the home; left out: the 38 plays")
     flag("--name", help="the run's name; left out: the data's")
     flag("--size", choices=SIZES, default="tiny", help="model size (%(default)s)")
     flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
@@ -67,7 +67,8 @@ def _init(arguments: dict[str, Any]) -> int:
 
     from .identity import Identity
 
-    data_name, shards = _shards(arguments["data"])
+    home = _home(arguments)
+    data_name, shards = _shards(arguments["data"], home)
     kept = ("seed", "rounds", "size", "steps", "codec", "rule", "open", "probation")
     choices = Choices(
         name=arguments["name"] or data_name,
@@ -75,7 +76,7 @@ def _init(arguments: dict[str, Any]) -> int:
         allow=tuple(dict.fromkeys(arguments["allow"])),
         **{name: arguments[name] for name in kept},
     )
-    identity = Identity.load_or_create(_home(arguments).key)
+    identity = Identity.load_or_create(home.key)
     manifest = default_manifest(choices, founders=_founders(identity.peer, arguments["founder"]), shards=shards)
     _write(arguments["output"], render(sign(manifest, identity.peer, identity.sign)))
     return 0
@@ -132,12 +133,24 @@ def _founders(own: PeerId, others: list[str]) -> list[PeerId]:
     return list(dict.fromkeys([own, *map(PeerId, others)]))
 
 
-def _shards(folder: Path | None) -> tuple[str, tuple[ShardEntry, ...]]:
+def _shards(folder: Path | None, home: Home) -> tuple[str, tuple[ShardEntry, ...]]:
+    """The data's name and shards, which are kept in the home: others get them from there."""
     from . import corpus
+    from .blobs import BlobStore
 
     if folder is None:
         return corpus.NAME, corpus.SHARDS
-    return slug(folder.resolve().name), tuple(shard.entry for shard in corpus.from_folder(folder))
+    shards = corpus.from_folder(folder)
+    entries = tuple(shard.entry for shard in shards)
+    store = BlobStore(home.blobs)
+    store.pin(entries)
+    for shard in shards:
+        store.put(shard.raw)
+    size = sum(entry.bytes for entry in entries)
+    print(
+        f"kept {len(entries)} shards, {size / 1e6:.1f} MB, in {home.blobs} for the others of the run", file=sys.stderr
+    )
+    return slug(folder.resolve().name), entries
 
 
 def slug(name: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from peer import corpus
+from peer.blobs import BlobStore
 from peer.exits import Exit, NoDaemon, Refused, exit_code
 from peer.identity import Identity
 from peer.paths import Home
@@ -166,6 +168,9 @@ def test_init_on_a_folder_of_one_s_own(tmp_path: Path) -> None:
     manifest = parse(done.stdout)
     assert (manifest.run.name, manifest.data.name) == ("mine", "my-texts")
     assert [(shard.id, shard.bytes) for shard in manifest.data.shards] == [("one.txt", 8000), ("two.txt", 8800)]
+    assert "kept 2 shards" in done.stderr
+    store = BlobStore(Home(tmp_path / "home").blobs)
+    assert corpus.missing(manifest, store, None) == (), "the folder is not needed any more"
 
 
 def test_a_home_that_cannot_be_made_exits_5(tmp_path: Path) -> None:
