@@ -84,8 +84,8 @@ class Link:
 class ChainReply:
     """``links`` on top of seal ``start`` (None: no seal in common) in order; ``more``: ask again from the last one.
 
-    ``anchor``: the start itself, where the request was to show it, as ``Link.encode`` writes it without votes. ``size``:
-    bytes of the payload that it came in.
+    ``anchor``: the start itself, where the request was to show it, as ``Link.encode`` writes it without votes.
+    ``size``: bytes of the payload that it came in.
     """
 
     start: Hash | None

@@ -17,18 +17,19 @@ from .donating import Giving
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
 from .known import Known, Talk
-from .links import Chain
 from .loading import Joining
 from .timing import stretch
+from .trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ..ids import Hash, PeerId
     from ..messages import Body, Commit, Leg, Seal
     from ..payloads import Want
     from ..statements import Scope, Statement
     from .chain import Head
+    from .links import Chain
     from .loading import Sync
     from .results import Results
     from .roster import Cast
@@ -125,11 +126,11 @@ class Settled:
 class Context:
     """Mutable state shared by the phases; effects gather in it until the machine hands them out."""
 
-    def __init__(self, scope: Scope, me: PeerId, setting: Setting, heads: Sequence[Head], state: tuple[Vector, Vector]):
-        """``heads``: certified seals, the last one the head that ``state`` (parameters, outer momentum) belongs to."""
+    def __init__(self, scope: Scope, me: PeerId, setting: Setting, chain: Chain, state: tuple[Vector, Vector]):
+        """``chain``: its head is the certified seal that ``state`` (parameters, outer momentum) belongs to."""
         self.scope, self.me, self.setting = scope, me, setting
-        self.chain = Chain(heads[0], heads[1:])
-        self.head = heads[-1]
+        self.chain, self.head = chain, chain.head
+        self.trust = Trust(zero=self.head if self.head.proposal is None else None)
         self.params, self.momentum = state
         self.rooted: dict[Hash, Vector] = {self.head.seal: state[0]}
         """Parameters where a fork may lead back to: the last final one, and those that voters were lost on."""
@@ -273,6 +274,16 @@ class Context:
     def stretch(self) -> float:
         """The factor on all allowances."""
         return stretch(self.setting.timing, self.failed)
+
+    @property
+    def deciding(self) -> bool:
+        """Whether it has no chain of its own to go by: as a newcomer, or because a person chose another one."""
+        return self.head.proposal is None or self.trust.anchor is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether seal 0 is known not to be what it may build on: it takes no part before it has another head."""
+        return self.head.proposal is None and (self.trust.anchor is not None or self.trust.halted)
 
     @property
     def votes_here(self) -> bool:

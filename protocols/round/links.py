@@ -230,6 +230,28 @@ class Chain:
         if branch.final is not None and branch.firmly_final(heads, sure):
             self.mark_final(branch.final, branch.proof)
 
+    def fill(self, zero: Head, heads: Sequence[Head]) -> bool:
+        """Put verified ``heads`` on top of seal 0 below what is kept; False where they do not lead here.
+
+        Where it cannot be reached from what lies below, the oldest of what is kept goes.
+        """
+        place = next((place for place, each in enumerate(heads) if self._known(each.seal)), None)
+        own = [each for each in self._links if each.votes]
+        if place is None or not own:
+            return False
+        low = [each for each in heads[: place + 1] if each.round < own[0].round]
+        top = low[-1] if low else zero
+        reached = (at for at, each in enumerate(own) if each.parent == top.seal or _jumps(top.table.voters, each))
+        at = next(reached, None)
+        if at is None:
+            low, at = list(heads[: place + 1]), sum(each.round <= heads[place].round for each in own)
+        if self._final is not None and all(each.seal != self._final for each in own[at:]):
+            return False
+        self._links = [zero, *low, *own[at:]]
+        below = {each.seal: (each.round, self._same(each.table.voters)) for each in (zero, *low)}
+        self._past = {**below, **{seal: each for seal, each in self._past.items() if seal not in below}}
+        return True
+
     def sizes(self) -> dict[str, int]:
         """How much is kept: links, remembered seals, different sets of voters among these."""
         return {
@@ -300,6 +322,26 @@ def lineage(head: Head, older: Iterable[Head]) -> list[Head]:
         if out[0].parent == each.seal:
             out.insert(0, each)
     return out
+
+
+def restored(head: Head, older: Iterable[Head] = (), saved: Image | None = None) -> Chain:
+    """The chain that leads to ``head``, from what a disk held: its ``saved`` image, or else the ``older`` heads.
+
+    The image may lack the head, or the checkpoint be of a round before its newest; of another branch nothing is taken.
+    """
+    known = saved.heads if saved else ()
+    below = [each for each in known if each.round < head.round]
+    if (
+        saved is None
+        or not below
+        or not (head.parent == below[-1].seal or any(each.seal == head.seal for each in known))
+    ):
+        heads = lineage(head, [*known, *older])
+        return Chain(heads[0], heads[1:])
+    chain = Chain(below[0], [*below[1:], head], [each for each in saved.milestones if each.round < head.round])
+    if saved.final is not None:
+        chain.mark_final(saved.final, saved.proof)
+    return chain
 
 
 def _lasts(round_number: int, age: int) -> bool:

@@ -87,6 +87,8 @@ class Sync:
     branch: Branch = Branch(())
     target: Head | None = None
     download: Download | None = None
+    size: int = 0
+    """Bytes of the chain that came in."""
     donors: dict[PeerId, Donor] = field(default_factory=dict)
     resumes: float = -inf
     """The disk has until then to bring chunks that came before a restart."""

@@ -9,14 +9,15 @@ import numpy as np
 from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply
 from ..drift import settle
 from ..errors import LocalError, RemoteError
-from . import donating, loading, settling
+from . import donating, filling, histories, loading, opinions, settling
 from .effects import Sealed
 from .exchange import is_sound
 from .forks import prefer
+from .links import Chain
 from .loading import BEAT_S, LIED_S, Sync
 from .records import synced_record
 from .roster import SHRINK_AFTER
-from .walking import walk
+from .walking import LONGEST, LONGEST_BYTES, Branch, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .chain import Head
     from .context import Context
     from .effects import Vector
+    from .trust import Opinion
 
 STRANGE_S = 4.0
 """A neighbour that was on unknown heads for this long is asked for its chain, and followed where that only goes on
@@ -35,14 +37,14 @@ CATCHING_S = 15.0
 """The same where a round is under way here that would lead to it."""
 COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
-LONGEST = 1024
-"""Seals of a branch: a chain keeps fewer, but on top of a shrink seal one key could go on for ever."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
 LOST_HEADS = 8
 """Heads that lost the comparison and are remembered."""
 REPLY_S = 2.0
-"""One peer gets a chain this often."""
+"""One peer gets a part of a chain this often in the long run."""
+REPLIES = 8
+"""Parts that it gets at once: a chain may take several."""
 
 
 def patience(ctx: Context, head: Hash) -> float:
@@ -58,10 +60,13 @@ def patience(ctx: Context, head: Hash) -> float:
 
 
 def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
-    """Ask a neighbour on an unknown head for its chain, one at a time."""
+    """Ask a neighbour on an unknown head for its chain, one at a time; a newcomer asks several."""
     lost = ctx.lost_heads.get(head)
     lied = ctx.lied.get(peer)
     if ctx.sync is not None or (lost is not None and now - lost < AGAIN_S):
+        return
+    if ctx.deciding:
+        opinions.consider(ctx, (peer,), now)
         return
     if lied is not None and now - lied < LIED_S:
         return
@@ -72,24 +77,62 @@ def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
 
 def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
     """Show the way from what the sender knows to the head, and keep that state for a while."""
-    if now - ctx.talk.replied.get(sender, -REPLY_S) < REPLY_S:
+    due = max(now, ctx.talk.replied.get(sender, now))
+    if due - now > (REPLIES - 1) * REPLY_S:
         return
-    ctx.talk.replied[sender] = now
-    start, links = ctx.chain.since(asked.locator)
+    ctx.talk.replied[sender] = due + REPLY_S
+    locator, shown = asked.locator, b""
+    if asked.show:
+        locator = tuple(each for each in locator if ctx.chain.shown(each))[:1]
+        shown = (ctx.chain.shown(locator[0]) if locator else None) or b""
+    start, links = ctx.chain.since(locator)
     if links:
         donating.offer(ctx, sender, start, next(iter(asked.locator), None), now)
-    ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
+    ctx.push(sender, "chain", ChainReply.fitting(start, links, shown).encode())
 
 
 def awaits_chain(ctx: Context, sender: PeerId) -> bool:
     """Whether this peer has asked the sender for its chain."""
+    return _comes_from(ctx, sender) or opinions.awaits(ctx, sender) or ctx.trust.filling == sender
+
+
+def _comes_from(ctx: Context, sender: PeerId) -> bool:
     return ctx.sync is not None and ctx.sync.peer == sender and ctx.sync.download is None
+
+
+def on_opinions(ctx: Context, now: float) -> None:
+    """Time has passed for a newcomer that compares chains."""
+    _take(ctx, opinions.beat(ctx, now), now)
+
+
+def _take(ctx: Context, opinion: Opinion | None, now: float) -> None:
+    """Load the state of the best chain that a newcomer was shown."""
+    base = opinions.root(ctx)
+    if opinion is None or base is None:
+        return
+    sync = ctx.sync = Sync(opinion.peer, now, base, opinion.branch)
+    ctx.set_timer("sync", now + BEAT_S)
+    if ctx.trust.anchor is None and _catches_up(ctx, sync, now):
+        ctx.sync = ctx.trust.chosen = None
+        ctx.trust.start_over()
+    elif ctx.trust.anchor is None and (not _wins(ctx, sync) or _hasty(ctx, sync, now)):
+        _pass_over(ctx, sync, now)
+        ctx.trust.chosen = None
+        ctx.trust.start_over()
+    else:
+        histories.clear(ctx)
+        _load(ctx, sync, now)
 
 
 def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> None:
     """Verify a chain, compare it with one's own, and load its state if it wins."""
     sync = ctx.sync
-    if sync is None or not awaits_chain(ctx, sender):
+    if opinions.awaits(ctx, sender):
+        _take(ctx, opinions.on_chain(ctx, sender, reply, now), now)
+        return
+    if sync is None or not _comes_from(ctx, sender):
+        if ctx.trust.filling == sender:
+            filling.on_chain(ctx, sender, reply, now)
         return
     base = sync.branch.heads[-1] if sync.branch.heads else None
     start = base if base is not None and reply.start == base.seal else None
@@ -101,11 +144,13 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     ctx.sync = None  # a chain that does not hold ends the transfer
     try:
         sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+        sync.size += reply.size
+        if len(sync.branch.heads) > LONGEST or sync.size > LONGEST_BYTES:
+            text = f"shows a chain of more than {LONGEST} seals or {LONGEST_BYTES >> 20} MiB above one that is known"
+            raise RemoteError(sender, text)
     except RemoteError:
         loading.lied(ctx, sender, now)
         raise
-    if len(sync.branch.heads) > LONGEST:
-        raise RemoteError(sender, f"shows a chain of more than {LONGEST} seals above one that is known")
     sync.progress, ctx.sync = now, sync
     if reply.more:
         locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:MAX_LOCATOR]
@@ -115,10 +160,16 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     elif _wins(ctx, sync) and not _hasty(ctx, sync, now):
         _load(ctx, sync, now)
     else:
-        ctx.lost_heads[sync.branch.heads[-1].seal] = now
-        while len(ctx.lost_heads) > LOST_HEADS:
-            del ctx.lost_heads[next(iter(ctx.lost_heads))]
-        ctx.sync = None
+        histories.note_rival(ctx, sender, sync, now)
+        _pass_over(ctx, sync, now)
+
+
+def _pass_over(ctx: Context, sync: Sync, now: float) -> None:
+    """Do not look at this head again for a while."""
+    ctx.lost_heads[sync.branch.heads[-1].seal] = now
+    while len(ctx.lost_heads) > LOST_HEADS:
+        del ctx.lost_heads[next(iter(ctx.lost_heads))]
+    ctx.sync = None
 
 
 def _catches_up(ctx: Context, sync: Sync, now: float) -> bool:
@@ -189,6 +240,9 @@ def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
     """Move to the branch's last seal; what this peer trained and that chain has not taken stays drift."""
     assert sync.start is not None
     target, start = sync.target or sync.branch.heads[-1], sync.start
+    if ctx.trust.anchor is not None:
+        _adopt_anchored(ctx, start, sync.branch.upto(target.seal), state)
+        return
     ours = ctx.chain.branch(start.seal)
     if not _wins(ctx, sync):  # this chain has gone on meanwhile
         ctx.sync = None
@@ -205,12 +259,30 @@ def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
         settling.jump(ctx, target.round - start.round - void)
     if ours.heads:
         ctx.history.clear()
+    _move(ctx, target, state, final=ctx.chain.final is not None and ctx.chain.final.seal == target.seal)
+
+
+def _adopt_anchored(ctx: Context, base: Head, branch: Branch, state: tuple[Vector, Vector]) -> None:
+    """Move to a chain that begins with a trusted seal: what was here before is no part of it, final or not."""
+    ctx.chain = Chain(base, branch.heads)
+    if branch.final is not None and branch.firmly_final(branch.heads, base):
+        ctx.chain.mark_final(branch.final, branch.proof)
+    ctx.history.clear()
+    ctx.final = None
+    _move(ctx, branch.heads[-1], state, final=True)
+
+
+def _move(ctx: Context, target: Head, state: tuple[Vector, Vector], *, final: bool) -> None:
+    """Stand on ``target``; with ``final`` no fork leads back to before it."""
     ctx.parents.append(ctx.head.seal)
     ctx.params, ctx.momentum = state
     ctx.state_root = _state_of(target)
     ctx.move_head(target)
-    if ctx.chain.final is not None and ctx.chain.final.seal == target.seal:
+    if final:
         ctx.root(target.seal, final=True)
+    ctx.trust.reached()
+    histories.clear(ctx)
+    filling.begin(ctx, now=ctx.round.marks[-1][1])
     ctx.sync, ctx.diverged = None, False
     ctx.moved = True
     ctx.emit(Sealed(target, ctx.params, ctx.momentum, ctx.drift, ctx.ages, synced_record(ctx, target)))
