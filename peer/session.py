@@ -22,13 +22,17 @@ from protocols.errors import EnvironmentFault, LocalError, RemoteError, Transpor
 from protocols.ids import PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
+    DropPart,
     Effect,
     Final,
     Flood,
+    KeepChunk,
+    LoadPart,
     Phase,
     Push,
     Sealed,
     Sign,
+    Syncing,
     Train,
     Trouble,
     Vector,
@@ -38,12 +42,13 @@ from protocols.round.effects import (
 )
 
 from .journal import SlotUsed
+from .part_file import PartKeeper
 from .state import Checkpoint, StateStore
 
 if TYPE_CHECKING:
     from protocols.messages import Body
     from protocols.round.machine import Machine
-    from protocols.statements import Scope
+    from protocols.statements import Scope, Statement
 
     from .journal import Journal
     from .outbox import Outbox
@@ -71,8 +76,8 @@ Clock = Callable[[], float]
 class Observer(Protocol):
     """Who is told what happens; the daemon turns it into status, log lines and the round log."""
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
-        """A phase began, a seal became final, a late vote came, or something is wrong."""
+    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
+        """A phase began, a seal became final, a late vote or a chunk of a state came, or something is wrong."""
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """A seal was adopted, and saved if the disk takes it; returns whether to go on with the next round."""
@@ -115,6 +120,7 @@ class Session:
         self._wake = asyncio.Event()
         self._ticked = -math.inf
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._part = PartKeeper(parts.store.folder, self._on_disk, self._spawn)
         self._retry_at, self._pause = math.inf, RETRY_S[0]
         self._unsaved: Checkpoint | None = None
         self._unsigned: deque[_Signing] = deque(maxlen=UNSIGNED)
@@ -147,9 +153,18 @@ class Session:
         machine = self._parts.machine
         if kind == "statement":
             statement = self._parts.scope.decode(payload, sender=sender)
+            if statement.peer == machine.me:
+                await self._note(statement)
             await self._ask(sender, lambda now: machine.receive(statement, sender, now))
         else:
             await self._ask(sender, lambda now: machine.payload(sender, kind, payload, now))
+
+    async def _note(self, statement: Statement) -> None:
+        """One's own words, from others: this home may not know them."""
+        try:
+            await self._on_disk(partial(self._parts.journal.note, statement, self._parts.machine.head.round + 1))
+        except EnvironmentFault as error:
+            self._refused(error)
 
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         """Streams opened or closed: the machine hears of both, first of those that closed."""
@@ -234,16 +249,23 @@ class Session:
             case Flood(statement, source):
                 if self._outbox is not None:
                     self._outbox.flood("statement", [statement.encode()], source)
-            case Push(to, kind, payload):
+            case Push(to, kind, payload, bulk):
                 if self._outbox is not None:
-                    self._outbox.post(to, kind, payload)
+                    self._outbox.post(to, kind, payload, bulk=bulk)
             case Work():
                 self._spawn(self._work(effect), f"work {effect.key}")
             case Train():
                 self._train(effect)
             case Sealed():
                 return await self._sealed(effect)
-            case Phase() | Votes() | Trouble() | Final():
+            case KeepChunk(chunk):
+                self._part.keep(chunk)
+            case LoadPart(seal):
+                resumed = self._parts.machine.resumed
+                self._part.load(seal, lambda chunks: self._hand_in(partial(resumed, chunks)))
+            case DropPart():
+                self._part.drop()
+            case Phase() | Votes() | Trouble() | Final() | Syncing():
                 self._observer.on_effect(effect)
         return []
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from protocols.ids import Hash, PeerId
     from protocols.messages import Body
-    from protocols.round.effects import Effect, Final, Phase, Sealed, Train, Trouble, Votes, Window, Work
+    from protocols.round.effects import Effect, Final, Phase, Sealed, Syncing, Train, Trouble, Votes, Window, Work
     from protocols.statements import Statement
 
 ME, OTHER = (Identity.from_seed(bytes(31) + bytes([number])) for number in (1, 2))
@@ -143,12 +143,12 @@ class Watcher:
 
     def __init__(self, rounds: int = 2) -> None:
         self.rounds = rounds
-        self.seen: list[Phase | Final | Votes | Trouble] = []
+        self.seen: list[Phase | Final | Votes | Trouble | Syncing] = []
         self.sealed: list[Sealed] = []
         self.disk: list[EnvironmentFault | None] = []
         self.changed = asyncio.Event()
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
         self.seen.append(effect)
         self.changed.set()
 
