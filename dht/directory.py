@@ -41,9 +41,11 @@ UnaryHandler: TypeAlias = "Callable[[bytes, PeerID], Awaitable[bytes]]"
 class DirectoryTiming:
     """Pauses and deadlines, seconds."""
 
-    lifetime_s: int = 600
-    """A record expires so long after its issue; also the most that we accept from others, plus the clocks' slack."""
-    refresh_s: float = 120.0
+    lifetime_s: int = 120
+    """A record expires so long after its issue; also the most that we accept from others, plus the clocks' slack.
+
+    So long a key stays taken when its machine dies without a word (``lease``)."""
+    refresh_s: float = 40.0
     retry_s: float = 5.0
     """Before the next attempt to store a record that nobody took."""
     request_s: float = 3.0
@@ -70,6 +72,7 @@ class Directory:
 
         ``members`` tells whose records never give way to others'.
         """
+        self._client = False
         self._transport = transport
         self._run = run
         self._sign = sign
@@ -80,12 +83,16 @@ class Directory:
         self._node: Any = None
         self._seeds: Seeds | None = None
         self._record: PeerRecord | None = None
-        self._sequence = 0
+        self._sequence, self._expires = 0, 0
         self._changed = asyncio.Event()
         self._refresher: asyncio.Task[None] | None = None
 
-    async def start(self, initial_peers: Sequence[str]) -> None:
-        """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd)."""
+    async def start(self, initial_peers: Sequence[str], *, client: bool = False) -> None:
+        """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd).
+
+        A ``client`` only asks: it serves and stores nothing.
+        """
+        self._client = client
         await self._create_node()
         self._seeds = Seeds(initial_peers, self._enter, timing=self._timing.seeds)
         self._refresher = keep_going(self._refresh, "directory refresh")
@@ -98,6 +105,14 @@ class Directory:
         if self._seeds is not None:
             self._seeds.retry()
         self._changed.set()
+
+    async def withdraw(self, *, told: bool = True) -> None:
+        """Renew this peer's record no more; ``told``: its last one says that the peer has left."""
+        record, self._record = self._record, None
+        if told and record is not None and self._node is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.request_s):
+                    await self._issue(replace(record, left=True))
 
     async def close(self) -> None:
         """End all tasks and the node."""
@@ -133,7 +148,16 @@ class Directory:
         self._record = record
         self._changed.set()
 
+    def outbid(self, record: PeerRecord) -> None:
+        """Somebody else issued this newer record of this very peer: issue a newer one."""
+        self._sequence, self._expires = max(self._sequence, record.sequence), max(self._expires, record.expires)
+        self._changed.set()
+
     async def peers(self) -> list[PeerRecord]:
+        """``records`` of peers that have not left, by peer id."""
+        return [record for record in await self.records() if not record.left]
+
+    async def records(self) -> list[PeerRecord]:
         """The unexpired records of all peers of the run that can be found now, this one's included, by peer id."""
         token = reading.set(True)
         try:
@@ -160,6 +184,7 @@ class Directory:
                     p2p=self._transport.p2p,
                     wait_timeout=self._timing.request_s,
                     record_validator=self._validator,
+                    client_mode=self._client,
                     # Caches hand out dictionaries in which some records are old.
                     cache_locally=False,
                     cache_nearest=0,
@@ -218,7 +243,9 @@ class Directory:
     async def _issue(self, record: PeerRecord) -> bool:
         now = self._clock()
         self._sequence = next_sequence(self._sequence, int(now * 1000))
-        expires = int(now) + self._timing.lifetime_s
+        # hivemind keeps of two records the one that expires last, and nobody takes one that is valid for too long
+        most = int(now) + self._timing.lifetime_s
+        expires = self._expires = max(most, min(self._expires + 1, most + int(CLOCK_LIMIT_S) - 1))
         issued = replace(record, sequence=self._sequence, expires=expires)
         value = encode_record(issued, self._sign)
         key, owner = key_of(self._run), record.peer

@@ -68,8 +68,8 @@ class P2pdConfig:
 
     home: Path
     """Directory of ``p2pd.pid``."""
-    key: Path
-    """The identity file."""
+    key: Path | None
+    """The identity file; None: a new identity at each start."""
     port: int = 0
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
@@ -191,7 +191,7 @@ class P2pd:
         listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if self._config.quic else "")
         return [
             str(self._binary),
-            f"-id={self._config.key}",
+            *([f"-id={self._config.key}"] if self._config.key is not None else []),
             f"-listen={self.control}",
             f"-hostAddrs={listen}",
             f"-idleTimeout={UNATTENDED_S}s",

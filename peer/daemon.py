@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
@@ -19,9 +18,8 @@ from dht.tasks import keep_going
 from protocols import invitation
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import PROTOCOL, PeerId
-from protocols.invitation import Invitation
 from protocols.reduce import self_test
-from protocols.round.effects import Final, Phase, Sealed, Train, Trouble, Votes, Window
+from protocols.round.effects import Final, Phase, Sealed, Syncing, Train, Trouble, Votes, Window
 from protocols.round.machine import Machine
 
 from . import status as st
@@ -34,10 +32,11 @@ from .journal import Journal
 from .lock import hold
 from .logs import start_logging
 from .outbox import Limits, Outbox
+from .part_file import PartFile
 from .paths import Home
 from .pulse import PULSE_S, Pulse
 from .reporter import Reporter
-from .runs import find_run, keep_manifest
+from .runs import find_run
 from .session import Parts, Session
 from .settings import CELL, update_bytes
 from .state import StateStore
@@ -47,7 +46,6 @@ from .worker import TrainerLost, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from .network import Network
     from .options import UpOptions
 
 log = logging.getLogger(__name__)
@@ -64,7 +62,11 @@ def run(options: UpOptions, *, wrap: Callable[[Machine], Machine] | None = None)
     home.create()
     with hold(home.lock):
         start_logging(home.log, debug=options.debug)
-        return uvloop.run(_supervised(Daemon(options, home, wrap=wrap)))
+        while True:
+            daemon = Daemon(options, home, wrap=wrap)
+            code = uvloop.run(_supervised(daemon))
+            if not daemon.gives_way:
+                return code
 
 
 async def _supervised(daemon: Daemon) -> int:
@@ -86,11 +88,12 @@ class Daemon:
         self._options, self._home, self._wrap = options, home, wrap
         self._identity = Identity.load_or_create(home.key)
         self._goal = find_run(options, home, self._identity)
-        self._run = Run.of(self._goal.manifest, options) if self._goal.manifest is not None else None
         self._reporter = Reporter(self._first_status(), as_json=options.json)
+        self._entry = Entry(self._goal, options, home, self._identity, self._reporter)
         self._pulse = Pulse(self._reporter)
         self._stopping = asyncio.Event()
-        self._network: Network | None = None
+        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this round."""
+        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this one's round."""
         self._worker: Worker | None = None
         self._machine: Machine | None = None
         self._evaluations: set[asyncio.Task[None]] = set()
@@ -99,6 +102,10 @@ class Daemon:
         """Ask the daemon to end; what is sealed stays."""
         self._reporter.enter("stopping")
         self._stopping.set()
+
+    def _give_way(self) -> None:
+        self.gives_way = True
+        self.stop()
 
     async def run(self) -> int:
         """Start every part, train, and end every part; returns the exit code."""
@@ -110,7 +117,7 @@ class Daemon:
             stack.push_async_callback(api.close)
             pulse = keep_going(self._pulse.run, "pulse")
             stack.push_async_callback(_end, pulse)
-            self._reporter.greet(str(self._home.key), self._run.manifest.run.name if self._run else None)
+            self._reporter.greet(str(self._home.key), self._entry.run.manifest.run.name if self._entry.run else None)
             started = await self._unless_stopped(self._start(stack))
             if started is not None:
                 await self._until_done(*started)
@@ -122,9 +129,9 @@ class Daemon:
         return self._machine.head.round if self._machine is not None else None
 
     def _last_words(self) -> str:
-        if self._sealed is None or self._run is None:
+        if self._sealed is None or self._entry.run is None:
             return "stopped before training began"
-        last = self._run.manifest.run.rounds
+        last = self._entry.run.manifest.run.rounds
         rest = ", the run's last: `murmur export DIR` writes its model" if last and self._sealed >= last else ""
         return f"stopped at sealed round {self._sealed}{rest}"
 
@@ -142,12 +149,12 @@ class Daemon:
 
     async def _start(self, stack: AsyncExitStack) -> Started:
         """The network and, beside it, what is trained: as far as that is here it does not wait for the network."""
-        opening = asyncio.create_task(self._open_network(stack), name="open network")
+        entry = self._entry
+        opening = asyncio.create_task(entry.open(stack, self._members), name="open network")
         try:
-            entry = Entry(self._goal, self._home, self._identity.peer, self._reporter)
-            run = self._run = self._run or Run.of(await entry.manifest(await opening), self._options)
+            run = await entry.learn(opening)
             store = self._serve(run)
-            await entry.data(run, opening)
+            await entry.have_data(run, opening)
             worker = self._worker = self._pulse.worker = Worker(
                 run.training, threads=self._options.threads, progress=self._on_progress
             )
@@ -156,39 +163,14 @@ class Daemon:
             await opening
         finally:
             await _end(opening)
+        entry.offer()
         self._tell_ready(run, worker)
         return await self._start_session(stack, run, store)
-
-    async def _open_network(self, stack: AsyncExitStack) -> Network | None:
-        """Find peers; None: alone. Raises EnvironmentFault (port, p2pd)."""
-        if self._options.alone:
-            return None
-        # importing libp2p's client takes seconds: beside the trainer's start, and not in the loop
-        await asyncio.to_thread(importlib.import_module, "peer.network")
-        from .network import Network
-
-        network = Network(
-            self._options,
-            self._home,
-            self._goal.run,
-            self._identity,
-            self._reporter,
-            members=self._members,
-            admits=self._admits,
-        )
-        stack.push_async_callback(network.close)
-        self._reporter.traffic = network.traffic
-        await network.start(self._goal.seeds, self._goal.invitation)
-        self._network = network
-        return network
 
     def _serve(self, run: Run) -> StateStore:
         """The run is known: from here on everything of it has its place on the disk."""
         manifest = run.manifest
-        keep_manifest(self._home, manifest)
-        store = StateStore(
-            self._home.run(run.scope.run), run.scope, run.setting.values, self._options.keep_checkpoints
-        )
+        store = StateStore(self._home.run(run.scope.run), run.scope, run.setting.values, self._options.keep_checkpoints)
         limits = (self._options.rounds, manifest.run.rounds)
         self._reporter.serve(store, limits=limits, shakespeare=manifest.data.name == SHAKESPEARE)
         self._reporter.apply(st.RunInfo(run.scope.run.hex(), manifest.run.name, manifest.model.size, run.scope.cell))
@@ -215,50 +197,34 @@ class Daemon:
             signed_view=journal.signed_view,
             links=links,
             ages=checkpoint.ages,
+            part=await asyncio.to_thread(PartFile(store.folder).seal),
         )
         self._machine = self._pulse.machine = machine if self._wrap is None else self._wrap(machine)
         parts = Parts(run.scope, self._machine, journal, store, self._train, time.monotonic, checkpoint.drift)
         return await self._connect(stack, run, parts)
 
     async def _connect(self, stack: AsyncExitStack, run: Run, parts: Parts) -> Started:
-        network = self._network
+        network = self._entry.network
         if network is None:
             return Session(parts, self, None), None
         outbox = Outbox(network.transport, Limits.of(update_bytes(run.setting)))
         session = Session(parts, self, outbox)
         stack.push_async_callback(outbox.close)
         stack.push_async_callback(network.close)  # before the outbox, so that what is under way arrives
+        parts.journal.gate, network.lease.on_lost = network.lease.gate, self._give_way
         await network.attach(session)
         return session, outbox
 
     def _members(self) -> frozenset[PeerId]:
         """Peers that count: the run's founders and everybody in the table; before these are known, the seeds."""
-        if self._run is None:
+        if self._entry.run is None:
             return frozenset(invitation.split(each)[1] for each in self._goal.seeds)
         table = self._machine.head.table.members if self._machine else ()
-        return frozenset((*self._run.manifest.members.founders, *table))
-
-    def _admits(self, peer: PeerId) -> bool:
-        """Whether the run lets a peer take part; before its manifest is here nobody is turned away."""
-        return self._run is None or self._run.manifest.members.admits(peer)
+        return frozenset((*self._entry.run.manifest.members.founders, *table))
 
     def _invite(self) -> dict[str, Any]:
-        """An invitation to this run; raises LocalError while nobody could reach this peer by it."""
-        if self._options.alone:
-            raise LocalError("nobody can join a daemon that never looks for peers", remedy="start it without --alone")
-        addresses = self._network.meeting_points() if self._network is not None else ()
-        if not addresses:
-            raise LocalError("the daemon does not listen yet", remedy="try again in some seconds")
-        invited = Invitation(self._goal.run, addresses, self._goal.anchor)
-        anchor = invited.anchor
-        return {
-            "schema": 1,
-            "invitation": invitation.encode(invited),
-            "run": invited.run.hex(),
-            "addresses": list(addresses),
-            "anchor": None if anchor is None else {"round": anchor.round, "seal": anchor.seal.hex()},
-            "open": None if self._run is None else self._run.manifest.members.open,
-        }
+        """An invitation to this run; raises LocalError while nobody could come by it."""
+        return self._entry.invitation(self._goal.anchor)
 
     async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
         """Train until told to stop, until the last round is final, or until a part fails."""
@@ -296,6 +262,8 @@ class Daemon:
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """Log the round, and measure the held-out loss, if nothing is trained before the next window begins."""
+        if self._entry.network is not None:
+            self._entry.network.lease.sealed(synced=effect.record.synced)
         going_on = await self._reporter.on_sealed(effect)
 
         async def show() -> None:
@@ -312,7 +280,7 @@ class Daemon:
         """Whether the disk takes what must be written goes to the reporter."""
         self._reporter.on_disk(error)
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
         """What else a session tells goes to the reporter."""
         self._reporter.on_effect(effect)
 
@@ -323,8 +291,8 @@ class Daemon:
 
     async def _train(self, effect: Train) -> Window:
         """One window on base + drift; a trainer that dies is asked again."""
-        assert self._worker is not None and self._run is not None  # the session began with them
-        given = self._run.manifest.round
+        assert self._worker is not None and self._entry.run is not None  # the session began with them
+        given = self._entry.run.manifest.round
         window = TrainWindow(effect.parent, self._identity.peer, steps=given.steps, seconds=given.seconds)
         for left in reversed(range(TRAINER_TRIES)):
             try:
@@ -338,10 +306,10 @@ class Daemon:
         return Window(result.end - effect.base, result.steps, result.tokens)
 
     def _on_progress(self, step: int, _loss: float) -> None:
-        self._reporter.on_progress(step, (self._run.manifest.round.steps or 0) if self._run else 0)
+        self._reporter.on_progress(step, (self._entry.run.manifest.round.steps or 0) if self._entry.run else 0)
 
     def _first_status(self) -> st.Status:
-        run, manifest = self._run, self._goal.manifest
+        manifest = self._goal.manifest
         name, size = (manifest.run.name, manifest.model.size) if manifest else (None, None)
         return st.Status(
             version=version("murmuration"),
@@ -349,7 +317,6 @@ class Daemon:
             peer=self._identity.peer,
             since=time.time(),
             run=st.RunInfo(self._goal.run.hex(), name, size, CELL),
-            model=st.ModelInfo(parameters=run.setting.values if run else None),
             processes=st.Processes(daemon=st.Daemon(os.getpid(), None)),
         )
 

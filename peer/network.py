@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,13 @@ from protocols.invitation import MAX_ADDRESSES, split
 
 from . import status as st
 from .address_book import AddressBook
+from .key_lease import KeyLease, leave
+from .refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from dht.seeds import Seed
 
     from .identity import Identity
     from .options import UpOptions
@@ -46,29 +49,8 @@ SAVE_S = 60.0
 """The book of addresses is written at most this often, and at the end."""
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
-COMPLAIN_S = 60.0
-"""What was refused is told at most this often."""
 MAX_STRANGERS = 16
 """Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """What this peer turned away since the start."""
-
-    hang_ups: int = 0
-    """Streams of peers that broke the protocol."""
-    streams: int = 0
-    """Streams for which there was no room."""
-    records: int = 0
-    """Directory records for which there was no room."""
-
-    def __str__(self) -> str:
-        """One line for a person."""
-        return (
-            f"since the start, {self.hang_ups} streams were closed because their peers broke the protocol, "
-            f"{self.streams} streams and {self.records} directory records were turned away for want of room"
-        )
 
 
 def whom_to_dial(
@@ -123,24 +105,28 @@ class Network:
             config, self._on_frame, on_neighbours=self._on_neighbours, members=members, admits=admits
         )
         self._directory = Directory(self.transport, run, identity.sign, members=members)
+        self.lease = KeyLease(home.root, PeerId(identity.peer), reporter)
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
         self._due, self._save = 0.0, 0.0
         self._answering: frozenset[str] = frozenset()
-        self._refusals, self._complain = Refusals(), 0.0
+        self.refusals = Refusals(reporter, self.transport.gauges, self._directory.gauges)
 
     async def start(self, seeds: Sequence[str] = (), invitation: str = "") -> None:
         """Start everything, and try ``seeds`` and whom this home has met before; ``invitation`` is kept for next time.
 
-        Raises EnvironmentFault (port, p2pd), ConfigError (addresses).
+        Waits first while another machine runs with this key. Raises EnvironmentFault (port, p2pd), ConfigError
+        (addresses).
         """
+        addresses = list(dict.fromkeys((*seeds, *self.book.addresses(TRIED))))
+        await self.lease.acquire(addresses, self._run)
         await self._p2pd.start()
         self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
         await self.transport.start(self._p2pd.control, in_rounds=False)
         self._show_reach()
-        await self._directory.start(list(dict.fromkeys((*seeds, *self.book.addresses(TRIED)))))
+        await self._directory.start(addresses)
         self._tasks = [
             keep_going(self._look, "look for peers"),
             keep_going(self._show, "network status"),
@@ -160,16 +146,20 @@ class Network:
             self._announced, self._due = None, 0.0
 
     def providers(self, role: str) -> dict[PeerId, tuple[str, ...]]:
-        """Who may have what ``role`` serves, with addresses: neighbours, those that say so, and seeds, in this order."""
+        """Who may have what ``role`` serves, with addresses: neighbours, those that say so, and seeds."""
         found: dict[PeerId, tuple[str, ...]] = dict.fromkeys(sorted(self.transport.neighbours()), ())
         for peer, record in self._records.items():
             if peer in found or role in record.roles:
                 found[peer] = record.addresses
         for seed in self._directory.seeds():
-            head, _, peer = seed.address.rpartition("/p2p/")
-            if seed.state == "ok" and not found.get(PeerId(peer)):
-                found[PeerId(peer)] = (f"{head}/p2p/{peer}",)
+            each = PeerId(seed.address.rpartition("/p2p/")[2])
+            if seed.state == "ok" and not found.get(each):
+                found[each] = (seed.address,)
         return {peer: addresses for peer, addresses in found.items() if self._admits(peer)}
+
+    def seeds(self) -> list[Seed]:
+        """The addresses that are tried, and how they fare."""
+        return self._directory.seeds()
 
     @property
     def found(self) -> bool:
@@ -196,6 +186,7 @@ class Network:
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
             stack.push_async_callback(self._directory.close)
+            stack.push_async_callback(leave, self._directory, told=not self.lease.lost)
             await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
 
     def traffic(self) -> tuple[int, int]:
@@ -226,7 +217,7 @@ class Network:
         if self._session is not None:
             software = version("murmuration")
             record = PeerRecord(self._run, self.transport.peer, addresses, self._roles, software, head, 0, 0)
-            self._directory.announce(record)
+            self._directory.announce(self.lease.stamp(record))
 
     def _show_reach(self) -> tuple[str, ...]:
         addresses = best_addresses(self.transport.addresses())
@@ -237,7 +228,11 @@ class Network:
         """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
         pause, draw = LOOK_S[0], random.Random()
         while True:
-            records = await self._directory.peers()
+            asked = self.found
+            records = await self._directory.records()
+            if asked:
+                self.lease.look(records, self._directory)
+            records = [each for each in records if not each.left]
             found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
             self._records = {PeerId(each.peer): each for each in found}
             for record in found:
@@ -277,7 +272,7 @@ class Network:
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
             self._tell_seeds()
-            self._tell_refusals()
+            self.refusals.tell()
             await self._remember()
             await asyncio.sleep(SHOW_S)
 
@@ -311,12 +306,6 @@ class Network:
 
     def _head_round(self) -> int:
         return self._reporter.status.round.last_sealed or 0
-
-    def _tell_refusals(self) -> None:
-        refusals = Refusals(self.transport.hang_ups, self.transport.refused, self._directory.refused)
-        if refusals != self._refusals and time.monotonic() >= self._complain:
-            self._refusals, self._complain = refusals, time.monotonic() + COMPLAIN_S
-            self._reporter.warn("refused", str(refusals), "nothing, unless it goes on: the log names the peers")
 
 
 def _fits(address: str) -> bool:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
-from protocols.round.effects import Final, Phase, Record, Sealed, Trouble, Votes
+from protocols.round.effects import Final, Phase, Record, Sealed, Syncing, Trouble, Votes
 from protocols.table import STRIKE
 
 from . import status as st
+from .journal import Withheld
 
 if TYPE_CHECKING:
     from protocols.manifest import Manifest
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 REFERENCES = (("uniform", 5.545), ("letters", 3.30), ("bigram", 2.47), ("trigram", 1.85))
 """What simple models reach on the embedded corpus, nats per byte (measured on all 38 plays)."""
+SAY_S = 5.0
+"""Between two lines about something that is on its way."""
 EVALUATION_SHARE = 0.1
 """Of the training time that may go into measuring the held-out loss between rounds."""
 
@@ -46,6 +49,7 @@ class Reporter:
         self.syncing = ""
         """What is fetched just now, for a person; empty: nothing."""
         self._as_json = as_json
+        self._said: tuple[str, float] = ("", 0.0)
         self._store: StateStore | None = None
         self._limits, self._shakespeare = (0, 0), False
         self._sealed = 0
@@ -84,6 +88,24 @@ class Reporter:
         """Show a warning in the status and the log."""
         self.apply(st.Warned(code, text, remedy))
         log.warning("%s%s", text, f" ({remedy})" if remedy else "")
+
+    def tell_seeking(self, text: str) -> None:
+        """Nobody is there to fetch from."""
+        self.syncing = ""
+        self._tell_state("seeking", st.Reason("no_peers", text))
+
+    def tell_syncing(self, text: str) -> None:
+        """Something is on its way: what, how much of it, from how many."""
+        self.syncing = text
+        self._tell_state("syncing", st.Reason("none", text))
+
+    def _tell_state(self, state: st.State, reason: st.Reason) -> None:
+        """In the status at once, in lines for a person now and then."""
+        self.enter(state, reason)
+        now, (said, when) = time.monotonic(), self._said
+        if state != said or (state == "syncing" and now - when > SAY_S):
+            self._said = (state, now)
+            self.say(f"  {state:<10} {reason.text}", event=state, reason=reason.text)
 
     def greet(self, key: str, name: str | None) -> None:
         """The first lines: who this is, by the file of its ``key``, and the run, by its ``name`` if that is known."""
@@ -128,7 +150,7 @@ class Reporter:
         speed = st.Speed(window.steps / seconds, window.tokens / seconds)
         self.apply(st.Trained(window.tokens, window.loss, speed))
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
         """A phase began, a seal became final, a late vote came, or something is wrong."""
         match effect:
             case Phase(number, name):
@@ -144,10 +166,13 @@ class Reporter:
 
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused, and the daemon goes on; None: everything that waited for it is written."""
-        if error is not None:
+        if isinstance(error, Withheld):
+            self.warn("key", str(error), error.remedy)
+        elif error is not None:
             self.warn("disk", str(error), "free some disk space: it is tried again by itself, nothing is lost so far")
         else:
             self.apply(st.Cleared("disk"))
+            self.apply(st.Cleared("key"))
             log.info("the disk takes everything again")
 
     async def on_sealed(self, effect: Sealed) -> bool:

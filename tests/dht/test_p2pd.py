@@ -131,6 +131,7 @@ def test_a_second_p2pd_does_not_share_the_port(config: P2pdConfig, tmp_path: Pat
 
 
 def test_corrupt_key_is_told_in_words(config: P2pdConfig) -> None:
+    assert config.key is not None
     config.key.write_bytes(b"nonsense")
     p2pd = P2pd(config)
     with pytest.raises(EnvironmentFault, match="p2pd ended at once"):

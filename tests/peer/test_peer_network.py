@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dht.limits import Gauge
 from dht.records import MAX_ADDRESSES, PeerRecord
 from peer import status
 from peer.identity import Identity
-from peer.network import COMPLAIN_S, MAX_STRANGERS, Network, whom_to_dial
+from peer.network import MAX_STRANGERS, Network, whom_to_dial
 from peer.options import UpOptions
 from peer.paths import Home
+from peer.refusals import COMPLAIN_S
+from peer.status import to_json
 from protocols.ids import PeerId
 from tests.peer.live import home_of, murmur, small_run, until
 
@@ -43,6 +46,7 @@ class Board:
 
 def _network(folder: Path) -> Network:
     home = Home(folder / "home")
+    home.create()
     initial = status.Status(
         version="0.1.0",
         protocol=1,
@@ -85,23 +89,27 @@ def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) 
     assert not any("127.0.0.1" in each for each in told)
 
 
-def test_what_was_refused_shows_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_shows_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network, now = _network(tmp_path), 1000.0
-    monkeypatch.setattr("peer.network.time.monotonic", lambda: now)
+    monkeypatch.setattr("peer.refusals.time.monotonic", lambda: now)
+    gauge = Gauge("visits", 3, "visits of peers that came too often")
+    network.refusals.watch(lambda: [gauge])
 
     def shown() -> list[str]:
-        network._tell_refusals()
+        network.refusals.tell()
         return [warning.text for warning in network._reporter.status.warnings if warning.code == "refused"]
 
     assert shown() == []
-    network.transport.hang_ups = 2
-    (text,) = shown()
-    assert "2 streams were closed because their peers broke the protocol, 0 streams" in text
-    network.transport.hang_ups = 7
-    assert shown() == [text]
+    assert [gauge.enter() for _ in range(5)] == [True] * 3 + [False] * 2
+    assert shown() == ["refused since the start: 2 visits of peers that came too often"]
+    assert to_json(network._reporter.status)["limits"]["visits"] == {"limit": 3, "in_use": 3, "refused": 2}
+    assert {"streams", "handshakes_peer", "penalised", "records"} <= network._reporter.status.limits.keys()
+    gauge.refused = 7
+    assert shown() == ["refused since the start: 2 visits of peers that came too often"], "once a minute"
     now += COMPLAIN_S
-    (later,) = shown()
-    assert "7 streams were closed" in later
+    assert shown() == ["refused since the start: 7 visits of peers that came too often"]
+    now += COMPLAIN_S
+    assert shown() == [], "nothing was refused for a minute"
 
 
 @pytest.mark.real

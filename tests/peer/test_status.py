@@ -27,6 +27,7 @@ CONTRACT = json.loads("""
  "verdicts":[{"round":0,"verdict":"pending","code":"","text":"","weight":null,"score":null}],
  "traffic":{"sent":0,"received":0,"month":0,"cap":null},
  "processes":{"daemon":{"pid":0,"rss":0},"p2pd":{"pid":0,"rss":0,"restarts":0},"trainer":{"pid":null,"rss":null,"restarts":0}},
+ "limits":{},
  "warnings":[{"code":"","text":"","remedy":""}]}
 """)
 
