@@ -205,7 +205,7 @@ class BlobServer:
             at, end = ask.offset, min(entry.bytes, ask.offset + ask.length)
             until = asyncio.get_running_loop().time() + self._limits.turn_s
             while at < end:
-                if len(self.queue) and asyncio.get_running_loop().time() >= until:
+                if at > ask.offset and len(self.queue) and asyncio.get_running_loop().time() >= until:
                     await self._say(stream, Reply(TURN))
                     return
                 piece = await asyncio.to_thread(os.pread, file, min(PIECE, end - at), at)
