@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
 from . import cli_export, cli_run
-from .cli_flags import SIZES, Commands, Parser, at_least, common, ipv4, peer_address, port, share
+from .cli_flags import SIZES, Commands, Parser, at_least, common, gigabytes, ipv4, peer_address, port, share
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
 from .paths import Home
@@ -77,6 +77,13 @@ def _up(commands: Commands) -> None:
         "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
     )
     flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
+    flag(
+        "--blob-cap",
+        type=gigabytes,
+        default=UpOptions.blob_cap,
+        metavar="GB",
+        help="disk for data of runs, which is fetched and served (20)",
+    )
     up.set_defaults(command=run_up)
 
 

@@ -59,6 +59,17 @@ def share(text: str) -> float:
     return value
 
 
+def gigabytes(text: str) -> int:
+    """A number of 10⁹ bytes above 0, in bytes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of gigabytes above 0")
+    return round(value * 1e9)
+
+
 def port(text: str) -> int:
     """A port, or 0 for any."""
     value = at_least(0)(text)

@@ -39,6 +39,8 @@ class UpOptions:
     """CPU threads of the trainer; 0 = all cores but one."""
     keep_checkpoints: int = 2
     """Sealed states kept on disk."""
+    blob_cap: int = 20 << 30
+    """Bytes that data fetched from others may take on disk."""
     json: bool = False
     """Only JSON lines on stdout."""
     debug: bool = False
