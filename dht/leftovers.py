@@ -91,7 +91,7 @@ def _read(path: Path) -> Trace | None:
             raise ValueError("a field has a wrong type")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         log.warning("ignoring %s, which cannot be read: %s", path, error)
         return None
     return trace

@@ -76,7 +76,8 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
     def _check(self, record: DHTRecord) -> PeerRecord:
         if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
             raise ValueError("not a peer record of this run, or too large")
-        owner, value = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        # Lists in lists that only declare their lengths would have megabytes set aside.
+        owner, value = (msgpack.unpackb(each, max_array_len=0) for each in (record.subkey, record.value))
         if not isinstance(owner, str) or not isinstance(value, bytes):
             raise ValueError("not a peer record")
         found = decode_record(value, source=owner[:64])

@@ -58,7 +58,7 @@ class AddressBook:
             self._read()
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, ConfigError) as error:
+        except (OSError, ValueError, RecursionError, ConfigError) as error:
             log.warning("%s is passed over: %s", path, error)
 
     def peers(self) -> list[Known]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from protocols.canonical import check_complete
 from protocols.errors import LocalError
 
 LIMIT = 4 << 20
@@ -80,6 +81,7 @@ def size_of(prefix: bytes) -> int:
 def decode(raw: bytes) -> Message:
     """The message in ``raw`` (without prefix); raises LocalError unless kind, fields and types are exact."""
     try:
+        check_complete(raw)
         message = msgpack.unpackb(raw, strict_map_key=True)
     except Exception as error:  # msgpack raises many kinds, all of them mean "not a message"
         raise LocalError("not a message between daemon and trainer") from error
@@ -90,10 +92,10 @@ def decode(raw: bytes) -> Message:
 def _check(message: object) -> None:
     kind = message.get("kind") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(kind, str) or kind not in KINDS:
-        raise LocalError(f"unknown kind of message between daemon and trainer: {kind!r}")
+        raise LocalError(f"unknown kind of message between daemon and trainer: {kind!r:.80}")
     types = KINDS[kind]
     if set(message) != {"kind", *types}:
         raise LocalError(f"message {kind} between daemon and trainer has missing or unknown fields")
     for name, allowed in types.items():
         if type(message[name]) not in allowed:
-            raise LocalError(f"message {kind} between daemon and trainer: {name} is {message[name]!r}")
+            raise LocalError(f"message {kind} between daemon and trainer: {name} is {message[name]!r:.80}")

@@ -30,10 +30,10 @@ def pack(value: Value) -> bytes:
 def unpack(raw: bytes, *, depth: int = 8, items: int = MAX_ITEMS) -> Value:
     """The value of canonical bytes; raises ValueError when they are malformed or not canonical.
 
-    ``raw`` is already in memory, so every length inside is bounded by its size; ``items`` bounds what
-    a nest of lists that only declare their lengths makes the decoder set aside.
+    What is set aside is bounded by the size of ``raw``; lists have at most ``items``.
     """
     try:
+        check_complete(raw)
         value: Value = msgpack.unpackb(raw, max_array_len=items, max_map_len=MAX_FIELDS)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"not msgpack: {error}") from error
@@ -45,6 +45,19 @@ def unpack(raw: bytes, *, depth: int = 8, items: int = MAX_ITEMS) -> Value:
     if not same:
         raise ValueError("not in canonical form")
     return value
+
+
+def check_complete(raw: bytes) -> None:
+    """Walk through one msgpack value without making it; raises ValueError or UnpackException unless ``raw`` is one.
+
+    The decoder sets lists aside by their declared lengths: nested in each other, those of 3 kB come to 34 MB. Once
+    every item that is declared is known to be here, that is bounded by the bytes that are.
+    """
+    walker = msgpack.Unpacker(read_size=len(raw) or 1, max_buffer_size=len(raw) or 1)
+    walker.feed(raw)
+    walker.skip()
+    if walker.tell() != len(raw):
+        raise ValueError("bytes after its end")
 
 
 def _sorted(value: Value) -> Value:

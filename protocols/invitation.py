@@ -114,7 +114,7 @@ def _body(digits: str) -> bytes:
     """Undo the text and its check; raises ConfigError."""
     try:
         raw = base64.b32decode(digits.upper() + "=" * (-len(digits) % 8))
-    except binascii.Error:
+    except ValueError:  # binascii.Error, and for letters beyond ASCII
         raw = b""
         if any(each not in "abcdefghijklmnopqrstuvwxyz234567" for each in digits):
             raise ConfigError(

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 1 << 20
 """Characters of a manifest."""
+DOTS_LIMIT = 256
+"""Of one dotted key, and more than a shard's id holds: the TOML parser takes their square in time."""
 SHARD_LIMIT = 4096
 FOUNDER_LIMIT = 64
 ALLOW_LIMIT = 1024
@@ -272,10 +274,21 @@ def _parse(top: Mapping[str, object]) -> Manifest:
 def _decode(text: str) -> dict[str, object]:
     if len(text) > TEXT_LIMIT:
         _refuse(f"{len(text)} characters", f"are above the limit of {TEXT_LIMIT}", "name fewer, larger shards")
+    if _longest_dotted(text) > DOTS_LIMIT:
+        _refuse("the text", f"has a name of more than {DOTS_LIMIT} parts", "start anew from `murmur run init`")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         _refuse("the text", f"is not TOML: {error}", "correct the line, or start anew from `murmur run init`")
+
+
+def _longest_dotted(text: str) -> int:
+    """Dots that follow each other within a line with no equals sign between."""
+    longest = run = 0
+    for piece in text.split("."):
+        run = 0 if "\n" in piece or "=" in piece else run + 1
+        longest = max(longest, run)
+    return longest
 
 
 def _refuse_newer(top: Mapping[str, object]) -> None:
