@@ -25,7 +25,7 @@ from starlette.routing import Route
 from protocols.errors import EnvironmentFault, MurmurError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,6 +51,8 @@ class Answers:
     """Ask the daemon to end."""
     invite: Callable[[], dict[str, Any]]
     """An invitation to the run."""
+    follow: Callable[[str], Awaitable[dict[str, Any]]]
+    """Go on with one of several histories of the run, by the hash (hex) of its newest seal."""
 
 
 def create_app(answers: Answers, token: str) -> ASGIApp:
@@ -64,6 +66,9 @@ def create_app(answers: Answers, token: str) -> ASGIApp:
 
     async def invite(request: Request) -> JSONResponse:
         return JSONResponse(answers.invite())
+
+    async def follow(request: Request) -> JSONResponse:
+        return JSONResponse(await answers.follow(request.query_params.get("seal", "")), status_code=202)
 
     async def end(request: Request) -> JSONResponse:
         answers.stop()
@@ -82,6 +87,7 @@ def create_app(answers: Answers, token: str) -> ASGIApp:
         Route("/healthz", healthz, methods=["GET"]),
         Route("/api/v1/status", status, methods=["GET"]),
         Route("/api/v1/invite", invite, methods=["GET"]),
+        Route("/api/v1/follow", follow, methods=["POST"]),
         Route("/api/v1/stop", end, methods=["POST"]),
     ]
     handlers: Any = {HTTPException: refused, MurmurError: declined, 500: refused}

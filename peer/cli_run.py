@@ -28,6 +28,7 @@ def add(commands: Commands) -> None:
     run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
     verbs: Commands = run.add_subparsers(metavar="VERB", required=True)
     _init_flags(verbs)
+    _follow_flags(verbs)
     cli_succeed.add(verbs, _write)
     for name, command, flags, help_text in (
         ("show", _show, ("json",), "print a manifest, its run id and who signed it"),
@@ -39,6 +40,23 @@ def add(commands: Commands) -> None:
         )
         verb.add_argument("file", type=Path, metavar="FILE", help="a manifest (- = stdin)")
         verb.set_defaults(command=command)
+
+
+def _follow_flags(verbs: Commands) -> None:
+    about = "go on with one of several histories of the run that `murmur status` shows, whatever is final here"
+    follow = verbs.add_parser(
+        "follow", help=about, description=about, parents=[common("home", "json")], allow_abbrev=False
+    )
+    follow.add_argument(
+        "hash", metavar="HASH", help="its newest seal, as `murmur status --json` shows it under histories"
+    )
+    follow.set_defaults(command=_follow)
+
+
+def _follow(arguments: dict[str, Any]) -> int:
+    from . import client
+
+    return client.follow(Home(arguments["home"]), arguments["hash"].lower(), as_json=arguments["json"])
 
 
 def _init_flags(verbs: Commands) -> None:

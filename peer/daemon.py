@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -17,9 +18,9 @@ import uvloop
 from dht.tasks import keep_going
 from protocols import invitation
 from protocols.errors import EnvironmentFault, LocalError
-from protocols.ids import PROTOCOL, PeerId
+from protocols.ids import PROTOCOL, Hash, PeerId
 from protocols.reduce import self_test
-from protocols.round.effects import Final, Phase, Sealed, Syncing, Train, Trouble, Votes, Window
+from protocols.round.effects import Sealed, Told, Train, Window
 from protocols.round.machine import Machine
 
 from . import status as st
@@ -36,6 +37,7 @@ from .part_file import PartFile
 from .paths import Home
 from .pulse import PULSE_S, Pulse
 from .reporter import Reporter
+from .roots import find_roots
 from .runs import find_run
 from .session import Parts, Session
 from .settings import CELL, update_bytes
@@ -92,7 +94,7 @@ class Daemon:
         self._entry = Entry(self._goal, options, home, self._identity, self._reporter)
         self._pulse = Pulse(self._reporter)
         self._stopping = asyncio.Event()
-        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this round."""
+        self.gives_way = False
         """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this one's round."""
         self._worker: Worker | None = None
         self._machine: Machine | None = None
@@ -111,7 +113,7 @@ class Daemon:
         """Start every part, train, and end every part; returns the exit code."""
         self_test()
         async with AsyncExitStack() as stack:
-            answers = Answers(lambda: st.to_json(self._reporter.status), self.stop, self._invite)
+            answers = Answers(lambda: st.to_json(self._reporter.status), self.stop, self._invite, self._follow)
             api = ApiServer(self._home, answers)
             await api.start(self._options.api_port)
             stack.push_async_callback(api.close)
@@ -188,6 +190,8 @@ class Daemon:
         journal = await asyncio.to_thread(Journal, store.journal_path, run.scope, identity.peer, identity.sign)
         stack.callback(journal.close)
         links = await asyncio.to_thread(store.links)
+        roots = await asyncio.to_thread(find_roots, run, store, checkpoint, self._reporter)
+        anchor = self._goal.anchor
         machine = Machine(
             run.scope,
             identity.peer,
@@ -198,6 +202,10 @@ class Daemon:
             links=links,
             ages=checkpoint.ages,
             part=await asyncio.to_thread(PartFile(store.folder).seal),
+            past=roots.past,
+            zero=roots.zero,
+            followed=roots.followed,
+            anchor=(anchor.seal, anchor.round) if anchor is not None else None,
         )
         self._machine = self._pulse.machine = machine if self._wrap is None else self._wrap(machine)
         parts = Parts(run.scope, self._machine, journal, store, self._train, time.monotonic, checkpoint.drift)
@@ -224,7 +232,16 @@ class Daemon:
 
     def _invite(self) -> dict[str, Any]:
         """An invitation to this run; raises LocalError while nobody could come by it."""
-        return self._entry.invitation(self._goal.anchor)
+        known = self._machine.anchor if self._machine is not None else None
+        return self._entry.invitation(invitation.Anchor(known[1], known[0]) if known else self._goal.anchor)
+
+    async def _follow(self, seal: str) -> dict[str, Any]:
+        """A person chose a history of the run; raises LocalError where it is none of those shown."""
+        session = self._pulse.session
+        if session is None or not re.fullmatch(r"[0-9a-f]{64}", seal):
+            raise LocalError(f"{seal[:64]!r} is none of the histories shown", remedy="`murmur status` shows them")
+        await session.follow(Hash(bytes.fromhex(seal)))
+        return {"schema": 1, "following": seal}
 
     async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
         """Train until told to stop, until the last round is final, or until a part fails."""
@@ -280,7 +297,7 @@ class Daemon:
         """Whether the disk takes what must be written goes to the reporter."""
         self._reporter.on_disk(error)
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
+    def on_effect(self, effect: Told) -> None:
         """What else a session tells goes to the reporter."""
         self._reporter.on_effect(effect)
 

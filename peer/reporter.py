@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
-from protocols.round.effects import Final, Phase, Record, Sealed, Syncing, Trouble, Votes
+from protocols.round.effects import Final, Histories, Notice, Phase, Record, Sealed, Syncing, Told, Trouble, Votes
 from protocols.table import STRIKE
 
+from . import histories
 from . import status as st
 from .journal import Withheld
 
@@ -150,7 +151,7 @@ class Reporter:
         speed = st.Speed(window.steps / seconds, window.tokens / seconds)
         self.apply(st.Trained(window.tokens, window.loss, speed))
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
+    def on_effect(self, effect: Told) -> None:
         """A phase began, a seal became final, a late vote came, or something is wrong."""
         match effect:
             case Phase(number, name):
@@ -163,6 +164,30 @@ class Reporter:
                 self._amend(head.seal, votes=len(head.votes))
             case Trouble(peer, text):
                 self.warn(f"peer-{short(peer)}", f"{peer}: {text}")
+            case Syncing(done, total, donors, position):
+                self._on_syncing(done, total, donors, position)
+            case Notice(code, "", _):
+                self.apply(st.Cleared(code))
+            case Notice(code, text, remedy):
+                self.warn(code, text, remedy)
+            case Histories(branches):
+                shown = histories.Histories.of(branches)
+                self.apply(shown)
+                if branches:
+                    self.warn("histories", shown.text, histories.REMEDY)
+                else:
+                    self.apply(st.Cleared("histories"))
+
+    def _on_syncing(self, done: int, total: int, donors: int, position: int | None) -> None:
+        """A state is loaded, in chunks of 1 MiB; with the last of them it is here."""
+        if done >= total:
+            self.syncing = ""
+            return
+        if donors:
+            whence = f", from {donors} peer{'s' * (donors > 1)}"
+        else:
+            whence = f"; place {position} in a queue" if position is not None else "; nobody serves it just now"
+        self.tell_syncing(f"the run's state: {done} of {total} MiB{whence}")
 
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused, and the daemon goes on; None: everything that waited for it is written."""
@@ -178,6 +203,7 @@ class Reporter:
     async def on_sealed(self, effect: Sealed) -> bool:
         """A seal was adopted: log it; False after the last round that was asked for."""
         record = effect.record
+        self.syncing = ""
         self._sealed += self._rounds_made(effect)
         self._head = effect.head
         self._entry = self._round_entry(effect)

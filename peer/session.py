@@ -19,28 +19,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from protocols.errors import EnvironmentFault, LocalError, RemoteError, TransportError
-from protocols.ids import PeerId
+from protocols.ids import Hash, PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
     DropPart,
     Effect,
-    Final,
     Flood,
+    Followed,
     KeepChunk,
     LoadPart,
-    Phase,
     Push,
     Sealed,
     Sign,
-    Syncing,
+    Told,
     Train,
     Trouble,
     Vector,
-    Votes,
     Window,
     Work,
 )
 
+from .choosing import choose, remember
 from .journal import SlotUsed
 from .part_file import PartKeeper
 from .state import Checkpoint, StateStore
@@ -76,7 +75,7 @@ Clock = Callable[[], float]
 class Observer(Protocol):
     """Who is told what happens; the daemon turns it into status, log lines and the round log."""
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble | Syncing) -> None:
+    def on_effect(self, effect: Told) -> None:
         """A phase began, a seal became final, a late vote or a chunk of a state came, or something is wrong."""
 
     async def on_sealed(self, effect: Sealed) -> bool:
@@ -243,6 +242,9 @@ class Session:
             queue.extend(await self._one_effect(queue.popleft()))
 
     async def _one_effect(self, effect: Effect) -> list[Effect]:
+        if isinstance(effect, Told):
+            self._observer.on_effect(effect)
+            return []
         match effect:
             case Sign(body):
                 return await self._sign(body)
@@ -258,16 +260,25 @@ class Session:
                 self._train(effect)
             case Sealed():
                 return await self._sealed(effect)
-            case KeepChunk(chunk):
-                self._part.keep(chunk)
-            case LoadPart(seal):
-                resumed = self._parts.machine.resumed
-                self._part.load(seal, lambda chunks: self._hand_in(partial(resumed, chunks)))
-            case DropPart():
-                self._part.drop()
-            case Phase() | Votes() | Trouble() | Final() | Syncing():
-                self._observer.on_effect(effect)
+            case KeepChunk() | LoadPart() | DropPart():
+                self._keep_part(effect)
+            case Followed():
+                if notice := await self._on_disk(partial(remember, self._parts.store.chain, effect)):
+                    self._observer.on_effect(notice)
         return []
+
+    def _keep_part(self, effect: KeepChunk | LoadPart | DropPart) -> None:
+        if isinstance(effect, KeepChunk):
+            self._part.keep(effect.chunk)
+        elif isinstance(effect, LoadPart):
+            resumed = self._parts.machine.resumed
+            self._part.load(effect.seal, lambda chunks: self._hand_in(partial(resumed, chunks)))
+        else:
+            self._part.drop()
+
+    async def follow(self, seal: Hash) -> None:
+        """A person chose a history; raises LocalError where it is none of those shown."""
+        await choose(self._parts.machine, seal, self._hand_in)
 
     async def _sign(self, body: Body) -> list[Effect]:
         machine = self._parts.machine
@@ -312,7 +323,9 @@ class Session:
     async def _save(self) -> None:
         """Write the newest state; only then may older rounds leave the journal. Raises EnvironmentFault."""
         if (checkpoint := self._unsaved) is not None:
+            chain = self._parts.machine.chain
             await self._on_disk(partial(self._parts.store.save, checkpoint))
+            await self._on_disk(partial(self._parts.store.chain.save, chain))
             await self._on_disk(partial(self._parts.journal.forget_before, checkpoint.head.round))
             self._unsaved = None
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
+from .histories import Histories, History
+
 SCHEMA = 1
 KEPT_VERDICTS = 16
 KEPT_WARNINGS = 16
@@ -196,6 +198,7 @@ class Status:
     processes: Processes = Processes()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     warnings: tuple[Warned, ...] = ()
+    histories: tuple[History, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,7 @@ Event = (
     | Seed
     | Verdict
     | Warned
+    | Histories
     | Cleared
     | Limits
     | StateChanged
@@ -316,6 +320,8 @@ def _changes(status: Status, event: Event) -> dict[str, Any]:
     if type(event) in _PARTS:
         return {_PARTS[type(event)]: event}
     match event:
+        case Histories():
+            return {"histories": event.branches}
         case StateChanged():
             return {"state": event.state, "reason": event.reason, "since": event.since}
         case Seed():

@@ -256,7 +256,7 @@ class Notice:
     remedy: str
 
 
-Shown = Histories | Notice | Syncing
+Told = Phase | Final | Votes | Trouble | Syncing | Histories | Notice
 """What is only told to a person."""
 Part = KeepChunk | LoadPart | DropPart
-Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble | Shown | Followed | Part
+Effect = Train | Sign | Flood | Push | Work | Sealed | Told | Followed | Part

@@ -55,6 +55,8 @@ class Image:
     milestones: tuple[Milestone, ...] = ()
     final: Hash | None = None
     proof: tuple[Statement, ...] = ()
+    zero: Hash | None = None
+    """Seal 0, where it is known."""
 
 
 class Chain:
@@ -338,10 +340,17 @@ def restored(head: Head, older: Iterable[Head] = (), saved: Image | None = None)
     ):
         heads = lineage(head, [*known, *older])
         return Chain(heads[0], heads[1:])
-    chain = Chain(below[0], [*below[1:], head], [each for each in saved.milestones if each.round < head.round])
+    kept = [*below, head]
+    chain = Chain(kept[0], kept[1:], [each for each in saved.milestones if _led_on(each, kept)])
     if saved.final is not None:
         chain.mark_final(saved.final, saved.proof)
     return chain
+
+
+def _led_on(milestone: Milestone, heads: Sequence[Head]) -> bool:
+    """Whether a way leads from it to the seal above it: what a disk held may have lost some."""
+    above = next((each for each in heads if each.round > milestone.round), None)
+    return above is not None and (above.parent == milestone.seal or _jumps(milestone.voters, above))
 
 
 def _lasts(round_number: int, age: int) -> bool:

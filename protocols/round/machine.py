@@ -6,6 +6,7 @@ does not fit *yet* waits in a bounded pool and is tried again when something it 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -204,7 +205,8 @@ class Machine:
     @property
     def chain(self) -> Image:
         """What this peer keeps of the chain, to be written to a disk."""
-        return self._ctx.chain.image
+        zero = self._ctx.trust.zero
+        return replace(self._ctx.chain.image, zero=zero.seal if zero else None)
 
     @property
     def anchor(self) -> tuple[Hash, int] | None:

@@ -18,6 +18,7 @@ import pytest
 
 from peer import client
 from peer.api import BODY_LIMIT, Answers, ApiServer
+from peer.cli import main
 from peer.exits import Exit, NoDaemon, Refused
 from peer.paths import Home
 from peer.status import Status, to_json
@@ -26,6 +27,8 @@ from protocols.errors import EnvironmentFault, LocalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SHOWN = "ab" * 32
+"""The newest seal of a history that the daemon has shown."""
 DOCUMENT = to_json(Status(version="0.1.0", protocol=1, peer="12D3", since=5.0))
 
 
@@ -44,12 +47,18 @@ class Running:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
 
     async def _main(self) -> None:
-        server = ApiServer(self.home, Answers(self._snapshot, self._stop, self._invite))
+        server = ApiServer(self.home, Answers(self._snapshot, self._stop, self._invite, self.follow))
         await server.start(0)
         self.port = server.port
         self._started.set()
         await self._end.wait()
         await server.close()
+
+    async def follow(self, seal: str) -> dict[str, Any]:
+        """Go on with that history."""
+        if seal != SHOWN:
+            raise LocalError(f"{seal!r} is none of the histories shown", remedy="`murmur status` shows them")
+        return {"schema": 1, "following": seal}
 
     def _invite(self) -> dict[str, Any]:
         if self.invitation is None:
@@ -233,7 +242,7 @@ def test_it_listens_on_loopback_only(running: Running) -> None:
 
 def test_a_port_in_use_is_one_fault_with_a_remedy(tmp_path: Path, running: Running) -> None:
     async def second() -> None:
-        await ApiServer(Home(tmp_path), Answers(dict, lambda: None, dict)).start(running.port)
+        await ApiServer(Home(tmp_path), Answers(dict, lambda: None, dict, running.follow)).start(running.port)
 
     with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{running.port}") as caught:
         asyncio.run(second())
@@ -254,6 +263,23 @@ def test_the_client_says_when_the_token_is_refused(running: Running) -> None:
         client.request(running.home, "GET", "/api/v1/status")
 
 
+def test_a_person_follows_a_history_that_is_shown_and_no_other(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def follow(seal: str, home: Path) -> int | str | None:
+        monkeypatch.setattr(sys, "argv", ["murmur", "run", "follow", seal, "--home", str(home), "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    assert follow(SHOWN.upper(), running.home.root) == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "following": SHOWN}
+    assert follow("cd" * 32, running.home.root) == Exit.REFUSED
+    assert "none of the histories shown" in capsys.readouterr().err
+    assert follow(f"x&seal={SHOWN}", running.home.root) == Exit.REFUSED
+    assert follow(SHOWN, tmp_path / "nobody") == Exit.NO_DAEMON
+
+
 def test_the_client_finds_no_daemon_afterwards(tmp_path: Path) -> None:
     with Running(Home(tmp_path), snapshot=lambda: DOCUMENT, on_stop=lambda: None) as server:
         left_over = server.home.api.read_text()
@@ -272,7 +298,7 @@ from peer.paths import Home
 
 async def main():
     end = asyncio.Event()
-    server = ApiServer(Home(Path(sys.argv[1])), Answers(dict, end.set, dict))
+    server = ApiServer(Home(Path(sys.argv[1])), Answers(dict, end.set, dict, dict))
     await server.start(0)
     print("up", flush=True)
     await end.wait()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer import status as st_
+from peer.histories import Histories, History
 from peer.screen import screen
 
 START = st_.Status(version="0.1.0", protocol=1, peer="12D3", since=5.0)
@@ -28,7 +29,8 @@ CONTRACT = json.loads("""
  "traffic":{"sent":0,"received":0,"month":0,"cap":null},
  "processes":{"daemon":{"pid":0,"rss":0},"p2pd":{"pid":0,"rss":0,"restarts":0},"trainer":{"pid":null,"rss":null,"restarts":0}},
  "limits":{},
- "warnings":[{"code":"","text":"","remedy":""}]}
+ "warnings":[{"code":"","text":"","remedy":""}],
+ "histories":[{"head":"hex","round":0,"view":0,"weight":0,"fork":"hex","since":0,"own":false}]}
 """)
 
 EVENTS: list[st_.Event] = [
@@ -49,6 +51,7 @@ EVENTS: list[st_.Event] = [
     st_.Processes(st_.Daemon(1, 2), st_.Child(3, 4), st_.Child(5, 6, 1)),
     st_.Warned("few", "two peers tolerate no liar", "invite two more"),
     st_.Cleared("few"),
+    Histories((History("ab", 9, 12, 0.75, "cd", 3, own=True), History("ef", 8, 14, 1.0, "cd", 3, own=False))),
 ]
 
 
