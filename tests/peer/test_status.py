@@ -49,9 +49,9 @@ EVENTS: list[st_.Event] = [
     st_.Verdict(3, "accepted", weight=0.25),
     st_.Traffic(10, 20, 30, None),
     st_.Processes(st_.Daemon(1, 2), st_.Child(3, 4), st_.Child(5, 6, 1)),
+    Histories((History("ab", 9, 12, 0.75, "cd", 3, own=True), History("ef", 8, 14, 1.0, "cd", 3, own=False))),
     st_.Warned("few", "two peers tolerate no liar", "invite two more"),
     st_.Cleared("few"),
-    Histories((History("ab", 9, 12, 0.75, "cd", 3, own=True), History("ef", 8, 14, 1.0, "cd", 3, own=False))),
 ]
 
 
