@@ -84,6 +84,8 @@ class Round:
     tally: bool = False
     """A vote, a proposal or an outcome came: votes are to be counted."""
     chases: int = 0
+    chased: float = -inf
+    """When bytes were last asked for again."""
     fed: dict[PeerId, float] = field(default_factory=dict)
     """When the last bytes of each peer came that were wanted."""
     behind: bool = False
@@ -227,14 +229,14 @@ class Context:
         if self.known.add(statement):
             self.emit(Flood(statement, source))
 
-    def keep(self, store: Ballots, view: int, statement: Statement) -> bool:
+    def keep(self, store: Ballots, view: int, statement: Statement, *, needed: bool = False) -> bool:
         """Put a ready or vote into its store; False for a second one of its view, or where it has no room."""
         first = store.in_view(view).get(statement.peer)
         if first is not None and first.hash != statement.hash:
             self.shame(statement)
-        if first is not None or not store.has_room(view, statement.peer):
+        if first is not None or not store.has_room(view, statement.peer, needed=needed):
             return False
-        gone = store.add(view, statement)
+        gone = store.add(view, statement, needed=needed)
         if gone is not None:
             self.known.drop(gone.hash)
         return True

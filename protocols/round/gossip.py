@@ -32,7 +32,7 @@ def beat(ctx: Context, now: float) -> None:
     ctx.talk.keep(ctx.neighbours)
     mark = ctx.known.mark
     changed, ctx.talk.mark = mark != ctx.talk.mark, mark
-    if ctx.joining.newcomer and ctx.neighbours:
+    if ctx.joining.newcomer and ctx.neighbours and not ctx.talk.strange:
         near = sorted(ctx.neighbours)
         tell(ctx, near[ctx.talk.beats % len(near)], now, again=True)  # whoever is on the same head may be silent
     if changed and ctx.talk.beats % QUIET_BEATS:

@@ -43,7 +43,7 @@ REST_S = (4.0, 60.0)
 QUICK_S, SLOW_S = 0.5, 1.0
 """A chunk that takes less lets its donor have one more under way, one that takes more has one less: what is under way
 waits in buffers, and a round's bytes wait behind it."""
-FIRST_WINDOW = 2
+FIRST_WINDOW = 1
 REPLAY_STATES = 2
 """Rounds whose results are as large as so many states are replayed rather than jumped over …"""
 REPLAY_S = 10.0
@@ -237,7 +237,7 @@ def on_queue(ctx: Context, sender: PeerId, place: StateQueue, now: float) -> Non
     else:
         if place.position and donor.position != 0:
             donor.asked.clear()  # else they are under way
-        if place.position and (donor.position is None or place.position < donor.position):
+        if donor.position is None or place.position < donor.position:
             sync.progress = now
         donor.position = place.position
     _go_on(ctx, now)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 SERVINGS = 12
 """How often a member gets bytes of one core for the asking."""
-SERVINGS_STRANGE = 3
+SERVINGS_STRANGE = 6
 REPLAYERS, REPLAY_S = 16, 10.0
 """So many strangers get result bytes; one that did not ask for so long leaves room for another."""
 SHARE = 8
 """Bytes are asked for again after this fraction of the time for the exchange."""
-AHEAD_FIRST = 1
-"""So often those who have gone ahead are asked for results of a round that is over."""
+AHEAD_FIRST, AHEAD_S = 1, 5.0
+"""So often those who have gone ahead are asked for results of a round that is over, and they have so long."""
 OWNER_FIRST = 2
 """So often results are asked of their reducer, then of neighbours as well."""
 
@@ -74,11 +74,22 @@ def chase(ctx: Context, now: float) -> None:
     if ctx.round.cast is None and not ctx.round.tasks:
         return
     ctx.set_timer("chase", now + _patience(ctx, ctx.round.task))
+    came = max(ctx.round.fed.values(), default=-inf)
+    if ctx.round.behind and ctx.round.chases and now - max(came, ctx.round.chased) < AHEAD_S:
+        return  # more is under way, on a line that may be slow
+    ctx.round.chased = now
+    if _loads(ctx):
+        return
     for task in ctx.round.tasks.values():
         if task.applied is None:
             _chase_parts(ctx, task, now)
             _chase_results(ctx, task, now)
     ctx.round.chases += 1
+
+
+def _loads(ctx: Context) -> bool:
+    """Whether the line is needed for a state that makes these bytes useless; a voter's vote may still be wanted."""
+    return ctx.sync is not None and ctx.sync.download is not None and not ctx.votes_here
 
 
 def _patience(ctx: Context, task: Task | None) -> float:

@@ -123,7 +123,7 @@ def on_vote(ctx: Context, statement: Statement, source: PeerId | None, now: floa
         return True
     if not ctx.head.table.stands(statement.peer):
         return False
-    if ctx.keep(ctx.votes, body.view, statement):
+    if ctx.keep(ctx.votes, body.view, statement, needed=body.seal in ctx.round.proposals):
         ctx.round.tally = True
         ctx.accept(statement, source)
     return True
