@@ -64,13 +64,17 @@ class KeyLease:
         self._lease.take(time.time())
 
     async def _wait(self, directory: Directory) -> None:
+        record: PeerRecord | None = None
+        looks = 0
         while True:
-            record, now = look_up(await directory.records(), self._peer), time.time()
-            left = self._lease.wait(record, now)
-            if record is None or not left:
+            # an answer may not come: what was seen holds until it expires, and nothing seen once is not enough
+            record = look_up(await directory.records(), self._peer) or record
+            left, looks = self._lease.wait(record, time.time()), looks + 1
+            if left and record is not None:
+                self._tell(record, left)
+            elif record is not None or looks > 1:
                 return
-            self._tell(record, left)
-            await asyncio.sleep(min(left, AGAIN_S))
+            await asyncio.sleep(min(left or AGAIN_S / 4, AGAIN_S))
 
     def _tell(self, record: PeerRecord, left: float) -> None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.since))
