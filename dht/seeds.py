@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from protocols.errors import ConfigError, MurmurError, RemoteError, TransportError
 from protocols.ids import PeerId, public_key
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 State = Literal["ok", "failed", "trying"]
+_STATES: tuple[State, State] = ("failed", "ok")
 
 
 class ClockDiffers(TransportError):
@@ -131,7 +132,7 @@ class Seeds:
         return self._timing.calm_retry_s if answered else self._timing.last_retry_s
 
     def _show(self, address: str, error: Exception | None = None, *, retry_s: float | None = None) -> None:
-        before, state = self._states[address], cast("State", "ok" if error is None else "failed")
+        before, state = self._states[address], _STATES[error is None]
         text = None if error is None else str(error) or repr(error)
         if (before.error, before.state == "ok") != (text, state == "ok"):
             log.info("seed %s: %s%s", address, state, f" ({text})" if text else "")
