@@ -182,7 +182,7 @@ def test_an_asker_gets_few_links_and_those_it_needs(monkeypatch: pytest.MonkeyPa
     asked, shown = chain.since([ZERO, heads[20].seal, start.seal])
     assert asked == heads[20].seal
     branch = walk(SCOPE, heads[20], shown, sender=SENDER)
-    assert [each.round for each in branch.heads] == [47, 48, 49, 50], "whose state is kept, its parent, final; the head's parent, the head"
+    assert [each.round for each in branch.heads] == [47, 48, 49, 50], "parent and final one, which all keep; two"
     assert branch.heads[-1] == chain.head
     assert branch.final == heads[47].seal
     assert chain.since([chain.head.seal]) == (chain.head.seal, [])

@@ -192,7 +192,7 @@ def bent_chain(liar: VirtualPeer) -> Forge:
         reply = ChainReply.decode(payload, SCOPE, sender="test")
         links = []
         for link in reply.links:
-            body = replace(link.proposal.body, round=2_000_000)  # type: ignore[call-arg]
+            body = replace(link.proposal.body, round=2_000_000)
             links.append(replace(link, proposal=SCOPE.state(liar.peer, body, liar.disk.identity.sign)))
         return [(kind, replace(reply, links=tuple(links)).encode())]
 
