@@ -31,12 +31,13 @@ async def attend(stream: FrameStream, service: Service) -> None:
 
 @contextlib.asynccontextmanager
 async def calling(stream: FrameStream, own: Hello) -> AsyncIterator[FrameStream]:
-    """Greet on a stream just opened and lend it; raises TransportError, RemoteError. Closed when the block ends."""
+    """Greet on a stream just opened and lend it; raises TransportError, RemoteError.
+
+    It is closed at once when the block ends: whoever wants its last words heard waits for an answer.
+    """
     await introduce(stream, own)
     try:
         async with stream.beating():
             yield stream
-            await stream.say_goodbye()
-        await stream.outlast()
     finally:
         stream.abort("closed")

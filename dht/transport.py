@@ -232,7 +232,8 @@ class StreamTransport:
     async def call(self, peer: PeerId, protocol: str, addresses: Sequence[str] = ()) -> AsyncIterator[FrameStream]:
         """A greeted stream of ``protocol`` to a peer, closed when the block ends; raises TransportError, RemoteError.
 
-        Without ``addresses`` p2pd must know how to reach it. The stream holds no link open and is none.
+        Without ``addresses`` p2pd must know how to reach it. The stream holds no link open and is none. Two that are
+        opened to one peer at the same instant replace each other at its door.
         """
         public_key(peer)
         if self._closed:
