@@ -95,7 +95,7 @@ class Daemon:
         self._pulse = Pulse(self._reporter)
         self._stopping = asyncio.Event()
         self.gives_way = False
-        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this one's round."""
+        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this round."""
         self._worker: Worker | None = None
         self._machine: Machine | None = None
         self._evaluations: set[asyncio.Task[None]] = set()
@@ -152,16 +152,15 @@ class Daemon:
     async def _start(self, stack: AsyncExitStack) -> Started:
         """The network and, beside it, what is trained: as far as that is here it does not wait for the network."""
         entry = self._entry
+        worker = self._worker = self._pulse.worker = Worker(threads=self._options.threads, progress=self._on_progress)
+        stack.push_async_callback(worker.stop)
         opening = asyncio.create_task(entry.open(stack, self._members), name="open network")
         try:
+            worker.prepare()
             run = await entry.learn(opening)
             store = self._serve(run)
             await entry.have_data(run, opening)
-            worker = self._worker = self._pulse.worker = Worker(
-                run.training, threads=self._options.threads, progress=self._on_progress
-            )
-            await worker.start()
-            stack.push_async_callback(worker.stop)
+            await worker.start(run.training)
             await opening
         finally:
             await _end(opening)
