@@ -87,7 +87,7 @@ def decode_record(encoded: bytes, *, source: str) -> PeerRecord:
     if len(encoded) > RECORD_LIMIT:
         raise RemoteError(source, f"peer record of {len(encoded)} bytes, limit {RECORD_LIMIT}")
     try:
-        value = unpack(encoded, depth=4)
+        value = unpack(encoded, depth=4, items=4 * MAX_ADDRESSES)
         if not isinstance(value, dict) or set(value) != {"record", "signature"}:
             raise ValueError("peer record has missing or unknown fields")
         body, signature = value["record"], value["signature"]

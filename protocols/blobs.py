@@ -15,7 +15,7 @@ from .canonical import pack, unpack
 from .errors import ConfigError, RemoteError
 from .frames import PAYLOAD_LIMITS
 from .manifest import Manifest, ShardEntry, Signature, run_id, to_plain, verify
-from .manifest_text import from_plain
+from .manifest_text import SHARD_LIMIT, from_plain
 from .shapes import data, hash32, identity, integer, record
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def decode_manifest(payload: bytes, run: bytes, *, sender: str) -> Manifest:
         raise RemoteError(sender, "sent another manifest than the run's")
     fields = _fields(seal, _SEAL, "manifest", sender)
     try:
-        plain = unpack(body)
+        plain = unpack(body, items=2 * SHARD_LIMIT)
         if not isinstance(plain, dict):
             raise ValueError("is not a map")
         signature = Signature(cast("PeerId", fields["peer"]), cast("bytes", fields["signature"]).hex())

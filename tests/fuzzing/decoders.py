@@ -9,7 +9,7 @@ import tracemalloc
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import numpy as np
@@ -28,7 +28,7 @@ from peer.status import Status, to_json
 from peer.training import DataConfig, TrainConfig, config_from_plain
 from protocols import invitation
 from protocols.blobs import BUSY, HERE, AskBlob, Reply, decode_manifest, encode_manifest
-from protocols.canonical import check_complete, pack, unpack
+from protocols.canonical import decode_bounded, pack, unpack
 from protocols.chain_payloads import AskChain, ChainReply
 from protocols.compression import CODECS, get_codec
 from protocols.errors import ConfigError, EnvironmentFault, LocalError, MurmurError, RemoteError
@@ -387,8 +387,7 @@ def _processes() -> list[Decoder]:
 
 def _configured(raw: bytes) -> object:
     try:
-        check_complete(raw)
-        plain = msgpack.unpackb(raw)
-    except Exception as error:  # the channel refuses such bytes before
+        plain: Any = decode_bounded(raw, items=4096, total=1 << 16)
+    except ValueError as error:  # the channel refuses such bytes before
         raise ConfigError("no message") from error
     return config_from_plain(plain)
