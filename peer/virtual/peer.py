@@ -87,6 +87,8 @@ class VirtualPeer:
                 links=links,
                 ages=ages,
                 part=disk.part[0].seal if disk.part else None,
+                past=disk.chain,
+                zero=world.anchor,
             )
         )
         self._do: dict[type[Any], Callable[[Any], list[Effect] | None]] = {
@@ -321,6 +323,7 @@ class VirtualPeer:
     def _on_sealed(self, effect: Sealed) -> None:
         self.sealed.append(effect)
         self.disk.save(effect)
+        self.disk.chain = self.machine.chain
         self.world.network.forget(self.peer)
         self.world.on_sealed(self, effect)
         if effect.record.synced and self._training:

@@ -11,6 +11,7 @@ from protocols.messages import Body, Ready
 
 if TYPE_CHECKING:
     from protocols.round.effects import Sealed, Window
+    from protocols.round.links import Image
     from protocols.state_payloads import StateChunk
     from protocols.statements import Scope, Statement
 
@@ -59,6 +60,9 @@ class Disk:
 
     part: list[StateChunk] = field(default_factory=list)
     """Chunks of the state that is being loaded."""
+
+    chain: Image | None = None
+    """What the chain kept when the last checkpoint was written."""
 
     def save_pending(self, parent: Hash, window: Window) -> None:
         """What a commit promises is on the disk before the promise."""

@@ -44,6 +44,8 @@ HISTORY_BYTES = 256 << 20
 """Rounds, and bytes of results, that are kept for peers that are behind."""
 ROOTS_KEPT = 3
 """Parameters that are kept for forks, see ``Context.rooted``."""
+LOST_HEADS = 8
+"""Heads that are not looked at for a while."""
 PARENTS_KEPT = 64
 """Seals whose late messages are recognised as late."""
 
@@ -144,8 +146,7 @@ class Context:
         self.finishing = False
         self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
-        self.readys = Ballots()
-        self.votes = Ballots()
+        self.readys, self.votes = Ballots(), Ballots()
         self.highest = 0
         """The highest view that any voter was heard to be ready for."""
         self.heard: dict[PeerId, tuple[int, float]] = {}  # the same of each, and when
@@ -157,7 +158,8 @@ class Context:
         self.missed: dict[Hash, set[PeerId]] = {}  # who sent bytes for a core that is not known here
         self.served: Counter[tuple[PeerId, Hash]] = Counter()  # times that each got bytes of a core
         self.talk = Talk()
-        self.lost_heads: dict[Hash, float] = {}  # that lost the comparison with this chain, and when
+        self.lost_heads: dict[Hash, float] = {}
+        """Heads that lost the comparison with this chain, or whose state nobody has, and when."""
         self.lied: dict[PeerId, float] = {}
         """Donors that showed what does not hold, and when."""
         self.giving = Giving()
@@ -254,6 +256,12 @@ class Context:
         self.round.faced.add(statement.peer)
         if self.once(f"faces {statement.peer}"):
             self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
+
+    def pass_over(self, head: Hash, now: float) -> None:
+        """Do not look at this head again for a while."""
+        self.lost_heads[head] = now
+        while len(self.lost_heads) > LOST_HEADS:
+            del self.lost_heads[next(iter(self.lost_heads))]
 
     def miss(self, core: Hash, sender: PeerId) -> None:
         """Note that bytes came for a core that is not known here, or not yet; see ``ask_again``."""

@@ -275,6 +275,8 @@ def beat(ctx: Context, now: float) -> None:
             ctx.push(peer, "leave-state", LeaveState(sync.download.head.seal).encode())
     queued = any(donor.position for donor in sync.donors.values())
     if now - sync.progress >= (QUEUED_S if queued else STALLED_S):
+        if not sync.download.done and sync.branch.heads:
+            ctx.pass_over(sync.branch.heads[-1].seal, now)  # nobody has it: others may lead elsewhere
         give_up(ctx)
         return
     ctx.set_timer("sync", now + BEAT_S)

@@ -65,6 +65,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Opi
         if trust.anchor is not None and trust.base is None and reply.anchor:
             shown = read_link(reply.anchor, ctx.scope, sender=sender)
             trust.base = open_seal(ctx.scope, trust.anchor[0], shown, sender=sender)
+            _tell_lonely(ctx)
         known = _shared(ctx, opinion, reply.start)
         if known is not None:
             start = known.heads[-1] if known.heads else root(ctx)

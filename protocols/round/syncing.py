@@ -39,8 +39,6 @@ COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
-LOST_HEADS = 8
-"""Heads that lost the comparison and are remembered."""
 REPLY_S = 2.0
 """One peer gets a part of a chain this often in the long run."""
 REPLIES = 8
@@ -166,9 +164,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
 
 def _pass_over(ctx: Context, sync: Sync, now: float) -> None:
     """Do not look at this head again for a while."""
-    ctx.lost_heads[sync.branch.heads[-1].seal] = now
-    while len(ctx.lost_heads) > LOST_HEADS:
-        del ctx.lost_heads[next(iter(ctx.lost_heads))]
+    ctx.pass_over(sync.branch.heads[-1].seal, now)
     ctx.sync = None
 
 

@@ -116,6 +116,9 @@ def _shown(arena: Arena, victim: Node, members: Table, view: int) -> Hash:
         arena.hand(victim, lambda now: victim.machine.payload(liar, "digest", digest, now))
     chain = ChainReply.fitting(anchor.seal, [link]).encode()
     arena.hand(victim, lambda now: victim.machine.payload(liar, "chain", chain, now))
+    heard = arena.time
+    while victim.machine.head.seal != name and arena.time < heard + 15.0:
+        arena.wait([victim])  # it has asked others too, who do not answer
     return name
 
 
