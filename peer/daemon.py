@@ -179,7 +179,8 @@ class Daemon:
         return store
 
     async def _start_session(self, stack: AsyncExitStack, run: Run, store: StateStore) -> Started:
-        checkpoint = await asyncio.to_thread(beginning, run, store, self._reporter)
+        first = partial(self._entry.first_state, run)
+        checkpoint = await asyncio.to_thread(beginning, run, store, self._reporter, first)
         last = run.manifest.run.rounds
         if last and checkpoint.head.round >= last:
             self._reporter.say(f"the run has ended after its {last} rounds", event="ended", round=checkpoint.head.round)

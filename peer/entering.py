@@ -11,6 +11,8 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from dht.tasks import keep_going
 from protocols import invitation
 from protocols.errors import ConfigError, LocalError
@@ -24,9 +26,9 @@ from . import status as st
 from .blob_exchange import ROLE, BlobExchange
 from .blobs import BlobStore
 from .corpus import missing
-from .models import initial_vector
 from .runs import check_admitted, keep_manifest
 from .settings import CELL, round_setting, train_config
+from .start_state import initial_state
 from .state import Checkpoint
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from protocols.ids import PeerId
     from protocols.round.chain import Head
-    from protocols.round.effects import Setting
+    from protocols.round.effects import Setting, Vector
 
     from .identity import Identity
     from .network import Network
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 """Between looks at what a fetch is doing."""
 T = TypeVar("T")
+State = tuple["Vector", "Vector"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,10 @@ class Entry:
                 await self._shown(self._exchange.fetch(lacking))
         self._reporter.enter("starting")
 
+    def first_state(self, run: Run) -> State:
+        """What round 1 begins from; raises EnvironmentFault when it is a blob that is not here, ConfigError."""
+        return initial_state(run.manifest, self._store())
+
     def offer(self) -> None:
         """Tell others that everything is here."""
         if self.network is not None:
@@ -194,8 +201,8 @@ class Entry:
             await asyncio.sleep(LOOK_S)
 
 
-def beginning(run: Run, store: StateStore, reporter: Reporter) -> Checkpoint:
-    """The last sealed state, or the run's beginning. Raises EnvironmentFault when the saved ones are unsound."""
+def beginning(run: Run, store: StateStore, reporter: Reporter, first: Callable[[], State]) -> Checkpoint:
+    """The last sealed state, or else the run's ``first``. Raises EnvironmentFault when the saved ones are unsound."""
     found = store.load()
     for text in store.warnings:
         reporter.warn("checkpoint", text)
@@ -203,13 +210,11 @@ def beginning(run: Run, store: StateStore, reporter: Reporter) -> Checkpoint:
         reporter.say(f"going on after sealed round {found.head.round}", event="resumed", round=found.head.round)
         reporter.apply(st.Loaded(len(found.params), _state_of(found.head), last_sealed=found.head.round))
         return found
-    training = run.training
-    params = initial_vector(training.size, training.context, training.seed)
-    momentum = params * 0
+    params, momentum = first()
     root = state_root(params, momentum)
     reporter.apply(st.Loaded(len(params), root.hex(), last_sealed=0))
     head = seal_zero(run.scope, run.manifest.members.founders, root)
-    return Checkpoint(head, params, momentum, momentum.copy())
+    return Checkpoint(head, params, momentum, np.zeros_like(params))
 
 
 def _state_of(head: Head) -> str:

@@ -1,0 +1,51 @@
+"""A private run with real daemons: who is on its list takes part, a stranger is told why it may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peer import corpus
+from peer.identity import Identity
+from protocols.manifest import render, sign
+from protocols.manifest_defaults import Choices, default_manifest
+from tests.peer.live import address, home_of, murmur, sealed, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEAR = ("up", "--threads=1", "--listen=127.0.0.1")
+
+
+def private_run(folder: Path, founder: Identity, guest: Identity) -> Path:
+    choices = Choices(size="nano", steps=2, codec="int8", allow=(guest.peer,))
+    manifest = default_manifest(choices, founders=[founder.peer], shards=corpus.SHARDS)
+    path = folder / "private.toml"
+    path.write_text(render(sign(manifest, founder.peer, founder.sign)))
+    return path
+
+
+def test_a_stranger_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    founder, guest, stranger = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
+    run = private_run(tmp_path, founder, guest)
+    with murmur(home_of(tmp_path, stranger), *NEAR, f"--run={run}", "--join=/ip4/127.0.0.1/tcp/1/p2p/x") as live:
+        assert live.ends(30) == 2
+    first, second = live.complaints.splitlines()[-2:]
+    assert first == f"murmur: private run: this key is not on its list ({stranger.peer})"
+    assert "ask its founders" in second
+
+
+@pytest.mark.real
+@pytest.mark.timeout(240)
+def test_an_allowed_key_joins_a_closed_run_and_its_commits_are_sealed(tmp_path: Path) -> None:
+    founder, guest = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2))
+    run = private_run(tmp_path, founder, guest)
+    homes = [home_of(tmp_path, each, f"home-{number}") for number, each in enumerate((founder, guest))]
+    with murmur(homes[0], *NEAR, f"--run={run}") as one:
+        where = address(one)
+        with murmur(homes[1], *NEAR, f"--run={run}", f"--join={where}") as two:
+            until(
+                lambda: any(guest.peer in entry["tokens"] for entry in sealed(homes[0]).values()), 120,
+                f"a commit of the guest is sealed: {one.complaints}{two.complaints}",
+            )  # fmt: skip
