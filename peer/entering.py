@@ -7,6 +7,7 @@ seeks. Network trouble never ends it: it shows in the status.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,6 +92,7 @@ class Entry:
             return
         # importing libp2p's client takes seconds: beside the trainer's start, and not in the loop
         await asyncio.to_thread(importlib.import_module, "peer.network")
+        gc.freeze()  # else each full collection walks through all that is loaded for good: 130 ms of the loop
         from .network import Network
 
         network = Network(
