@@ -32,7 +32,7 @@ def beat(ctx: Context, now: float) -> None:
     ctx.talk.keep(ctx.neighbours)
     mark = ctx.known.mark
     changed, ctx.talk.mark = mark != ctx.talk.mark, mark
-    if ctx.joining.newcomer and ctx.neighbours and not ctx.talk.strange:
+    if ctx.joining.newcomer and ctx.neighbours and not ahead(ctx):
         near = sorted(ctx.neighbours)
         tell(ctx, near[ctx.talk.beats % len(near)], now, again=True)  # whoever is on the same head may be silent
     if changed and ctx.talk.beats % QUIET_BEATS:
@@ -55,14 +55,26 @@ def tell(ctx: Context, peer: PeerId, now: float, *, again: bool) -> None:
 
 
 def press_on(ctx: Context, now: float) -> None:
-    """This peer got a round further: neighbours that are ahead are asked for the next one at once."""
-    ctx.round.behind = bool(ctx.talk.strange)
+    """This peer got a round further: neighbours that are ahead are asked for the next one at once.
+
+    Where nobody is known to be ahead a newcomer is level.
+    """
+    ctx.round.behind = bool(ahead(ctx))
+    if not ctx.round.behind:
+        gathering.level(ctx, now)
     for peer in sorted(ctx.talk.strange):
         tell(ctx, peer, now, again=False)
 
 
+def ahead(ctx: Context) -> list[PeerId]:
+    """Neighbours on heads that this peer's chain does not lead to yet."""
+    heads = ctx.talk.heads
+    return sorted(each for each in ctx.neighbours if each in heads and ctx.chain.position(heads[each]) is None)
+
+
 def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
     """Where the same head has other statements, or the sender is behind, compare them; other heads lead further."""
+    ctx.talk.heads[sender] = digest.head
     if digest.head != ctx.head.seal and _next_round(ctx, digest.head) is None:
         _other_head(ctx, sender, digest.head, now)
         return
@@ -78,6 +90,7 @@ def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
 
 def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
     """Push what the sender lacks: on top of the same head, or the next round where it is behind."""
+    ctx.talk.heads[sender] = have.head
     settled = _next_round(ctx, have.head)
     if have.head == ctx.head.seal:
         gathering.level(ctx, now)

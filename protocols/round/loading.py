@@ -46,8 +46,8 @@ waits in buffers, and a round's bytes wait behind it."""
 FIRST_WINDOW = 1
 REPLAY_STATES = 2
 """Rounds whose results are as large as so many states are replayed rather than jumped over …"""
-REPLAY_S = 10.0
-"""… while some of their bytes have come within so long."""
+REPLAY_S, REPLAY_ASKS = 10.0, 3
+"""… while some of their bytes have come, or were asked for for one of the first times, within so long."""
 SHOW_S = 0.5
 """Progress is shown this often."""
 RESUME_S = 10.0
@@ -143,7 +143,8 @@ def replays(ctx: Context, branch: Branch, now: float) -> bool:
     """
     distance = branch.heads[-1].round - ctx.head.round
     near = distance * sum(ctx.result_sizes) <= REPLAY_STATES * 8 * ctx.setting.values
-    lately = max(ctx.round.marks[0][1], *ctx.round.fed.values(), -inf)
+    asked = ctx.round.chased if ctx.round.chases <= REPLAY_ASKS else -inf
+    lately = max(ctx.round.marks[0][1], *ctx.round.fed.values(), asked)
     return not ctx.diverged and (near or not _common(ctx, branch)) and now - lately < REPLAY_S
 
 

@@ -83,6 +83,7 @@ def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     if statement.peer == ctx.me:
         _publish(ctx, task, share)
     elif ctx.me not in takers(ctx, task) and not ctx.round.behind:
+        ctx.round.chased = now
         ctx.push(statement.peer, "want", Want(task.results.core, tuple(task.shares.parts[share][:MAX_PIECES])).encode())
     return True
 

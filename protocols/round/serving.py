@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..payloads import MAX_PIECES, Want
+from . import gossip
 from .effects import Push
 from .exchanging import lacks, push_parts, task_of
 
@@ -75,8 +76,8 @@ def chase(ctx: Context, now: float) -> None:
         return
     ctx.set_timer("chase", now + _patience(ctx, ctx.round.task))
     came = max(ctx.round.fed.values(), default=-inf)
-    if ctx.round.behind and ctx.round.chases and now - max(came, ctx.round.chased) < AHEAD_S:
-        return  # more is under way, on a line that may be slow
+    if not ctx.votes_here and now - max(came, ctx.round.chased) < AHEAD_S:
+        return  # more is under way, on a line that may be slow, and nobody waits for this peer
     ctx.round.chased = now
     if _loads(ctx):
         return
@@ -105,7 +106,7 @@ def _silent(ctx: Context, task: Task | None, peers: Iterable[PeerId], now: float
 
 def _chase_ahead(ctx: Context, results: Results, missing: list[int], now: float) -> None:
     """Of a round that is over any neighbour that has gone ahead holds all: each is asked for its share."""
-    ahead = [each for each in _silent(ctx, None, ctx.talk.strange, now) if each in ctx.neighbours]
+    ahead = _silent(ctx, None, gossip.ahead(ctx), now)
     known = [index for index in missing if results.shares.holders[index] in results.roots]
     for place in range(len(ahead)):
         indices = known[place * len(known) // len(ahead) : (place + 1) * len(known) // len(ahead)]
