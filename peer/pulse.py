@@ -57,6 +57,8 @@ class Pulse:
             self._reporter.enter("seeking", st.Reason("no_peers", "no other member is connected yet"))
         elif text := self._reporter.syncing:
             self._reporter.enter("syncing", st.Reason("none", text))
+        elif text := machine.held:
+            self._reporter.enter("syncing", st.Reason("none", text))
         else:
             self._reporter.enter("training")
 

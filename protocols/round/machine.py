@@ -214,6 +214,13 @@ class Machine:
         return self._ctx.chain.invited
 
     @property
+    def held(self) -> str:
+        """Why this peer takes no part in rounds yet, in words; empty where it does."""
+        if not self._ctx.waits:
+            return ""
+        return "the run has several histories" if self._ctx.trust.halted else "looking for the invitation's seal"
+
+    @property
     def histories(self) -> tuple[History, ...]:
         """Histories of the run that no rule ranks, as far as this peer knows them."""
         return self._ctx.trust.histories
