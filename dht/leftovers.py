@@ -89,6 +89,8 @@ def _read(path: Path) -> Trace | None:
         texts = (trace.executable, trace.directory)
         if not all(isinstance(item, int | float) for item in numbers) or not all(isinstance(t, str) for t in texts):
             raise ValueError("a field has a wrong type")
+        if not all(type(item) is int and 0 < item < 1 << 31 for item in (trace.pid, trace.owner)):
+            raise ValueError("no process has such a number")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:

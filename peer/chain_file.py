@@ -90,7 +90,7 @@ class ChainFile:
         """
         try:
             with self.path.open("rb") as file:
-                raw = file.read(FILE_BYTES + 1)
+                raw = file.read(min(FILE_BYTES, os.fstat(file.fileno()).st_size) + 1)  # as much is set aside at once
         except FileNotFoundError:
             return None
         except OSError as error:

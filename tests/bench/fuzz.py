@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from tests.fuzzing.decoders import Decoder
+    from tests.fuzzing.decoder import Decoder
 
 COUNT = {False: 100_000, True: 150}
 SAMPLED = 50

@@ -3,93 +3,38 @@
 from __future__ import annotations
 
 import base64
-import json
-import tempfile
-import tracemalloc
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack
 import numpy as np
 
 from dht.handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record
-from peer import channel
-from peer.address_book import FILE_BYTES, AddressBook
-from peer.client import ANSWER_LIMIT, _answer, address, shown
-from peer.exits import NoDaemon, Refused
-from peer.identity import Identity
-from peer.journal import Journal
-from peer.paths import Home
-from peer.state import StateStore
-from peer.status import Status, to_json
-from peer.training import DataConfig, TrainConfig, config_from_plain
 from protocols import invitation
 from protocols.blobs import BUSY, HERE, AskBlob, Reply, decode_manifest, encode_manifest
-from protocols.canonical import decode_bounded, pack, unpack
+from protocols.canonical import pack
 from protocols.chain_payloads import AskChain, ChainReply
 from protocols.compression import CODECS, get_codec
-from protocols.errors import ConfigError, EnvironmentFault, LocalError, MurmurError, RemoteError
+from protocols.errors import ConfigError, RemoteError
 from protocols.frames import HEADER_LIMIT, PAYLOAD_LIMITS, Header, decode_header, encode_header
-from protocols.ids import PeerId, digest
+from protocols.ids import digest
 from protocols.manifest import render, run_id
 from protocols.manifest_text import TEXT_LIMIT, parse
-from protocols.messages import Vote
 from protocols.payloads import Digest, Have, Piece, Pieces, Want
-from protocols.round.chain import head_from_wire, head_to_wire
 from protocols.state_payloads import LeaveState, StateChunk, StateQueue, WantState
 from protocols.statements import MAX_RAW
 
 from . import examples as ex
+from .decoder import KIB, Decoder
+from .disk import files, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KIB = 1 << 10
 ME = ex.ME.peer
 SIZES = (160, 160, 64)
 """Bytes of the encoded parts in a frame of parts."""
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """``decode`` takes bytes, at most ``limit`` of them, and raises nothing but ``errors``.
-
-    What it sets aside is bounded by ``spare`` + ``factor`` · bytes given: the limit on what a peer can make us hold.
-    """
-
-    name: str
-    decode: Callable[[bytes], object]
-    errors: tuple[type[Exception], ...]
-    examples: tuple[bytes, ...]
-    limit: int
-    factor: int = 4
-    spare: int = 384 * KIB
-
-    def take(self, raw: bytes) -> bool:
-        """Whether the bytes are accepted; what is not declared is raised."""
-        try:
-            self.decode(raw)
-        except self.errors as error:
-            if isinstance(error, MurmurError):
-                assert len(str(error)) < 2000 and "\n" not in str(error), f"no line for a person: {str(error)[:200]!r}"
-            return False
-        return True
-
-    def peak(self, raw: bytes) -> int:
-        """Bytes set aside at the same time while these are decoded."""
-        tracemalloc.start()
-        try:
-            self.take(raw)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    def allowed(self, raw: bytes) -> int:
-        """The most that ``peak`` may be."""
-        return self.spare + self.factor * len(raw)
 
 
 @cache
@@ -102,8 +47,8 @@ def table() -> tuple[Decoder, ...]:
         *_manifests(),
         *_directory(),
         *_people(),
-        *_files(),
-        *_processes(),
+        *files(),
+        *processes(),
     )
 
 
@@ -261,133 +206,3 @@ def _people() -> list[Decoder]:
         Decoder("invitation", decode, (ConfigError,), (line.encode(), line.upper().encode()), limit, 80),
         Decoder("invitation with its check", checked, (ConfigError,), (body,), limit, 80),
     ]
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="murmur-fuzz-")
-
-
-def _path(name: str) -> Path:
-    return Path(_folder().name) / name
-
-
-def _written(name: str, run: Callable[[Path], object]) -> Callable[[bytes], object]:
-    """A decoder of the file ``name``, which gets the bytes before each call."""
-    path = _path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def decode(raw: bytes) -> object:
-        path.write_bytes(raw)
-        return run(path)
-
-    return decode
-
-
-def _files() -> list[Decoder]:
-    """What lies in a home: a crash, a full disk or an editor may have been at it."""
-    store = StateStore(_path("run"), ex.SCOPE, ex.VALUES)
-    store.save(ex.checkpoint())
-    number = ex.checkpoint().head.round
-    saved = (_path("run") / f"round-{number:08d}.safetensors").read_bytes()
-    store.save_pending(ex.ONE, 4, ex.vector(), ex.bodies()[0].legs)  # type: ignore[attr-defined]
-    pending = next(_path("run").glob("pending-*")).read_bytes()
-    head = pack(head_to_wire(ex.checkpoint().head))
-    key = _path("identity.key")
-    Identity.from_seed(b"k" * 32).save(key)
-    book = AddressBook(_path("peers.json"))
-    book.met(PeerId(ME), [f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}"], member=True, now=1.7e9)
-    book.save()
-    log = b'{"round": 1, "tokens": {"a": 5}}\n{"round": 2}\n'
-    return [
-        Decoder("checkpoint", _written("run/round-00000003.safetensors", lambda _: store.read(3)), (ValueError,),
-                (saved,), 1 << 20, 40),
-        Decoder("head of a checkpoint", lambda raw: head_from_wire(unpack(raw), ex.SCOPE), (ValueError, RemoteError),
-                (head,), 1 << 20, 80, 1 << 20),
-        Decoder("pending update", _written(f"run/pending-00000004-{ex.ONE.hex()[:16]}.safetensors",
-                                           lambda _: store.load_pending(ex.ONE)), (), (pending,), 1 << 20, 40),
-        Decoder("round log", _written("run/rounds.jsonl", lambda _: list(store.rounds())), (), (log,), 1 << 20, 80),
-        Decoder("journal", _written("journal", _journal), (EnvironmentFault,), (_written_journal(),), 1 << 20, 80),
-        Decoder("record of a journal", _written_record, (EnvironmentFault,), _journal_records(), 1 << 16, 80),
-        Decoder("key", _written("other.key", Identity.load), (EnvironmentFault,), (key.read_bytes(),), 4096),
-        Decoder("address book", _written("book.json", AddressBook), (), (_path("peers.json").read_bytes(),),
-                FILE_BYTES + 64, 80),
-    ]  # fmt: skip
-
-
-def _journal(path: Path) -> object:
-    """Open it and use it: what it took in must not break later."""
-    journal = Journal(path, ex.SCOPE, PeerId(ME), ex.ME.sign)
-    try:
-        journal.forget_before(5)
-        return journal.signed_view
-    finally:
-        journal.close()
-
-
-@cache
-def _written_journal() -> bytes:
-    path = _path("example-journal")
-    journal = Journal(path, ex.SCOPE, PeerId(ME), ex.ME.sign)
-    for body in ex.bodies():
-        journal.sign(body, 3)
-    journal.sign(Vote(8, ex.TWO), 4)
-    journal.close()
-    return path.read_bytes()
-
-
-def _journal_records() -> tuple[bytes, ...]:
-    """The msgpack of each record, and of one of what was forgotten."""
-    data, found = _written_journal(), []
-    while data:
-        size = int.from_bytes(data[:4], "little")
-        found.append(data[12 : 12 + size])
-        data = data[20 + size :]
-    gone = pack({"oldest": 2, "used": [[ex.ONE, 3]], "views": {"ready": 7}})
-    return (*found, msgpack.packb([b"", 4, gone, b""]))
-
-
-def _written_record(raw: bytes) -> object:
-    """A record whose checks hold, whatever is in it."""
-    length = len(raw).to_bytes(4, "little")
-    path = _path("journal-of-one")
-    path.write_bytes(length + digest(length)[:8] + raw + digest(length, raw)[:8])
-    return _journal(path)
-
-
-def _processes() -> list[Decoder]:
-    """What the trainer, the daemon's interface, and a leftover of another daemon say."""
-    messages = (
-        channel.encode("progress", id=1, step=3, loss=2.5),
-        channel.encode("done", id=1, steps=5, tokens=10, loss=2.5, last_loss=2.25, seconds=1.0),
-        channel.encode("train", id=1, parent=ex.ONE, peer=ME, steps=5, seconds=None, first_step=0),
-    )
-    config = TrainConfig(DataConfig(ex.manifests()[0].data.shards, name="plays", folder="/x"), size="nano", context=32)
-    packed = msgpack.packb(config.to_plain())
-    home = Home(_path("home"))
-    home.create()
-    unreadable, refusal = (NoDaemon, EnvironmentFault), b'{"schema": 1, "error": {"text": "no"}}'
-    api = b'{"schema": 1, "port": 4001, "token": "abc", "pid": 12}'
-    status = to_json(Status(version="0.1.0", protocol=1, peer=ME, since=5.0))
-
-    def answer(raw: bytes) -> object:
-        return shown(_answer(home, 200, raw))
-
-    def refused(raw: bytes) -> object:
-        return _answer(home, 403, raw)
-
-    return [
-        Decoder("trainer channel", channel.decode, (LocalError,), tuple(e[4:] for e in messages), channel.LIMIT, 80),
-        Decoder("training configuration", _configured, (ConfigError,), (packed,), 64 * KIB, 80),
-        Decoder("api.json", _written("home/api.json", lambda _: address(home)), unreadable, (api,), 64 * KIB, 80),
-        Decoder("refusal", refused, (NoDaemon, Refused), (refusal,), ANSWER_LIMIT, 80),
-        Decoder("status", answer, (NoDaemon, Refused, LocalError), (json.dumps(status).encode(),), ANSWER_LIMIT, 80),
-    ]
-
-
-def _configured(raw: bytes) -> object:
-    try:
-        plain: Any = decode_bounded(raw, items=4096, total=1 << 16)
-    except ValueError as error:  # the channel refuses such bytes before
-        raise ConfigError("no message") from error
-    return config_from_plain(plain)

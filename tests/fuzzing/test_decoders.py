@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzzing.decoders import Decoder, table
+from tests.fuzzing.decoders import table
 from tests.fuzzing.mutation import bombs, mutate
+
+if TYPE_CHECKING:
+    from tests.fuzzing.decoder import Decoder
 
 TABLE = table()
 EACH = pytest.mark.parametrize("decoder", TABLE, ids=lambda decoder: decoder.name)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzzing.decoders import Decoder, table
+from tests.fuzzing.decoders import table
+
+if TYPE_CHECKING:
+    from tests.fuzzing.decoder import Decoder
 
 TABLE = {decoder.name: decoder for decoder in table()}
 LISTS = b"\xdc\x0f\xff" * 1100
@@ -32,6 +36,12 @@ FOUND: list[tuple[str, bytes, str]] = [
     ("refusal", b'{"schema": 1, "error": {"text": "' + b"0" * 10_000 + b'"}}', "an error of 10 kB"),
     ("status", b'{"schema": 1}', "KeyError: the status of another version"),
     ("status", b'{"schema": 1, "run": {}, "round": [], "model": 5}', "TypeError"),
+    ("chain file", b"", "256 MB were set aside to read an empty file"),
+    (
+        "trace of p2pd",
+        b'{"pid": -5, "started": 0, "executable": "", "owner": 1, "owner_started": 0, "directory": ""}',
+        "ValueError of psutil",
+    ),
     ("record of a journal", b"\x94\x81\xa1a\x01\x03\xc4\x00\xc4\x00", "TypeError: a map as a key"),
     ("record of a journal", b"\x94\xc4\x00\x91\x90\xc4\x00\xc4\x00", "TypeError: a list as a round"),
     ("manifest text", b"a." * 100_000, "7 s, and four times that for twice the length"),
