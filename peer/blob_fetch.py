@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -133,7 +134,9 @@ class Fetch:
         self._transport, self._store, self._providers = transport, store, providers
         self._patience, self._progress = patience, progress
         self._jobs = {entry.hash: _Job(entry) for entry in entries}
+        self._free = deque(self._jobs.values())
         self._count, self._total = len(self._jobs), sum(entry.bytes for entry in entries)
+        self._here = 0
         self._crew = Crew()
         self._fault: EnvironmentFault | None = None
         self._rest_until = 0.0
@@ -154,9 +157,9 @@ class Fetch:
 
     def state(self) -> str:
         """One line for a person."""
-        have = self._total - sum(job.entry.bytes - job.here for job in self._jobs.values())
         busy = [job for job in self._jobs.values() if job.peer is not None]
-        text = f"{self._count - len(self._jobs)} of {self._count} files, {have / 1e6:.1f} of {self._total / 1e6:.1f} MB"
+        done = self._count - len(self._jobs)
+        text = f"{done} of {self._count} files, {self._here / 1e6:.1f} of {self._total / 1e6:.1f} MB"
         waiting = [job for job in busy if job.position]
         if self._fault is not None:
             return f"{text}; {self._fault}"
@@ -182,13 +185,21 @@ class Fetch:
     def _claim(self, peer: PeerId) -> _Job | None:
         """A blob that nobody is asked for and this provider may have; those begun come first."""
         now = self._clock()
-        free = [job for job in self._jobs.values() if job.peer is None]
-        fitting = [job for job in free if self._providers.may_have(peer, job.entry.hash, now)]
-        if not fitting:
-            return None
-        job = max(fitting, key=lambda each: each.here)
-        job.peer, job.since, job.before, job.position = peer, now, job.here, 0
+        job = next((each for each in self._free if self._providers.may_have(peer, each.entry.hash, now)), None)
+        if job is not None:
+            self._free.remove(job)
+            job.peer, job.since, job.before, job.position = peer, now, job.here, 0
         return job
+
+    def _release(self, job: _Job) -> None:
+        """Nobody is asked for it any more; it is wanted still unless it is here."""
+        job.peer = None
+        if job.entry.hash not in self._jobs:
+            return
+        if job.here:
+            self._free.appendleft(job)
+        else:
+            self._free.append(job)
 
     async def _work(self, peer: PeerId, addresses: Sequence[str], job: _Job | None) -> None:
         """Take blobs from one provider while it has some that are wanted."""
@@ -197,7 +208,7 @@ class Fetch:
             async with self._transport.call(peer, PROTOCOL, addresses) as stream:
                 while mine is not None:
                     await self._take(stream, mine)
-                    mine.peer = None
+                    self._release(mine)
                     mine = self._claim(peer)
         except RemoteError as error:
             log.warning("no more blobs from %s", error)
@@ -209,7 +220,7 @@ class Fetch:
             self._fault, self._rest_until = error, self._clock() + self._patience.disk_s
         finally:
             if mine is not None:
-                mine.peer = None
+                self._release(mine)
 
     async def _take(self, stream: FrameStream, job: _Job) -> None:
         """One blob, or as much of it as this provider sends."""
@@ -221,7 +232,8 @@ class Fetch:
                 writer.restart()
             if not writer.offset:
                 job.origins.clear()
-            job.before = job.here = writer.offset
+            self._at(job, writer.offset)
+            job.before = job.here
             while writer.offset < job.entry.bytes:
                 if not await self._range(stream, job, writer):
                     return
@@ -232,12 +244,11 @@ class Fetch:
             self._providers.delivered(stream.peer, job.entry.bytes)
             del self._jobs[job.entry.hash]
         finally:
-            job.here = writer.offset
+            self._at(job, writer.offset)
             writer.close()
-            self._tell()
 
     def _damaged(self, job: _Job, peer: PeerId, error: Damaged) -> None:
-        job.here, origins = 0, set(job.origins)
+        origins = set(job.origins)
         job.origins.clear()
         if origins == {peer}:
             raise RemoteError(peer, f"sent {error}") from error
@@ -261,8 +272,7 @@ class Fetch:
             if isinstance(came, bytes):
                 job.origins.add(stream.peer)
                 await in_thread(writer.append, came)
-                job.here = writer.offset
-                self._tell()
+                self._at(job, writer.offset)
                 continue
             job.position = came.position if came.word == WAIT else 0
             if came.word == NONE:
@@ -277,8 +287,10 @@ class Fetch:
 
     def _hand_over(self, found: Mapping[PeerId, Sequence[str]]) -> None:
         """Take a blob from the slowest provider if it crawls, nothing else is left, and another may be quicker."""
+        if self._free:
+            return
         now, busy = self._clock(), [job for job in self._jobs.values() if job.peer is not None]
-        if not busy or len(busy) < len(self._jobs):
+        if not busy:
             return
         rates = {job: (job.here - job.before) / max(now - job.since, 1e-3) for job in busy}
         slowest = min(busy, key=lambda job: rates[job])
@@ -295,8 +307,11 @@ class Fetch:
     def _fits(self, peer: PeerId, job: _Job, now: float) -> bool:
         return self._providers.may_have(peer, job.entry.hash, now)
 
-    def _tell(self) -> None:
-        self._progress(self._total - sum(job.entry.bytes - job.here for job in self._jobs.values()), self._total)
+    def _at(self, job: _Job, here: int) -> None:
+        """So much of it is on the disk now."""
+        self._here += here - job.here
+        job.here = here
+        self._progress(self._here, self._total)
 
 
 async def next_frame(stream: FrameStream, limit_s: float) -> tuple[str, bytes]:
