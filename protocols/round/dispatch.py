@@ -17,6 +17,7 @@ from . import (
     filling,
     gathering,
     gossip,
+    histories,
     loading,
     reducing,
     rostering,
@@ -52,6 +53,7 @@ TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "donate": donating.beat,
     "opinions": syncing.on_opinions,
     "fill": filling.beat,
+    "rivals": histories.show_rivals,
     # At these times ``_step`` finds that it need not wait any longer.
     "gram": lambda ctx, now: None,
     "grams": lambda ctx, now: None,

@@ -29,6 +29,7 @@ def show_opinions(ctx: Context, several: list[Opinion], base: Head) -> None:
     """A newcomer's: what each neighbour shows."""
     found = []
     for each in several:
+        ctx.trust.show(each.peer, each.head)
         others = [part(each.branch.heads, other.branch.heads, base)[0] for other in several if other is not each]
         found.append(_history(each.head, max(others, key=lambda fork: fork.round), own=False))
     _show(ctx, tuple(found))
@@ -51,6 +52,8 @@ def note_rival(ctx: Context, peer: PeerId, sync: Sync, now: float) -> None:
     if not differ or first in ctx.trust.refused or (first not in rivals and len(rivals) >= RIVALS):
         return
     rivals[first] = Rival(peer, fork, branch, now)
+    ctx.trust.show(peer, branch.heads[-1])
+    ctx.set_timer("rivals", now + RIVAL_S)
     show_rivals(ctx, now)
 
 
@@ -67,24 +70,23 @@ def show_rivals(ctx: Context, now: float) -> None:
 
 def clear(ctx: Context) -> None:
     """There is one history again."""
+    ctx.trust.shown.clear()
     _show(ctx, ())
 
 
 def follow(ctx: Context, seal: Hash) -> PeerId | None:
-    """Take the history whose newest shown seal this is, whatever is final here; returns who showed it, None: one's own.
+    """Take the history that has this seal, whatever is final here; returns who showed it, None: it is one's own.
 
-    Raises LocalError where it is none of those shown.
+    Raises LocalError where it is none of the newest seals of histories that were shown.
     """
     trust = ctx.trust
-    if any(each.own and each.head == seal for each in trust.histories):
+    if any(each.own for each in trust.histories) and ctx.chain.position(seal) is not None:
         trust.refused.update(list(trust.rivals)[: REFUSED - len(trust.refused)])
         trust.rivals.clear()
         clear(ctx)
         return None
-    shown: list[tuple[PeerId, Head]] = [(each.peer, each.branch.heads[-1]) for each in trust.rivals.values()]
-    shown += [(each.peer, each.head) for each in trust.opinions.values() if each.shown]
-    peer, head = next(((peer, head) for peer, head in shown if head.seal == seal), (None, None))
-    if head is None or all(each.head != seal for each in trust.histories):
+    peer, head = trust.shown.get(seal, (None, None))
+    if head is None:
         raise LocalError(f"seal {seal.hex()} is none of the histories shown", remedy="`murmur status` shows them")
     trust.follow(replace(head, votes=(), parent_table=None))  # it is trusted as such, not for its votes
     clear(ctx)

@@ -7,6 +7,7 @@ that the other one has shown. So a true chain that is old loses against its own 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..chain_payloads import MAX_LOCATOR, AskChain, read_link
@@ -30,6 +31,8 @@ OPINIONS = 3
 """Neighbours whose chains are compared."""
 SLOW_S = 10.0
 """How long the slower ones are waited for, and anybody's answer."""
+LONG_S = 60.0
+"""Nobody is waited for any longer, however long its chain."""
 EARLY_S = 4.0
 """With an invitation a head is chosen no sooner than this after the first question, unless three have answered."""
 BEAT_S = 2.0
@@ -41,8 +44,13 @@ LIED_S = loading.LIED_S
 def consider(ctx: Context, first: Iterable[PeerId], now: float) -> None:
     """Ask neighbours for their chains, ``first`` before the others, until three are asked or have answered."""
     trust = ctx.trust
-    others = sorted(ctx.neighbours, key=lambda each: digest(ctx.me.encode(), each.encode()))  # not the smallest ids
-    for peer in dict.fromkeys((*first, *ctx.talk.strange, *others)):
+    ahead = {*first, *ctx.talk.strange}
+
+    def turn(peer: PeerId) -> tuple[float, bool, bytes]:
+        # Nobody again before everybody else; then who is said to be ahead; then not the smallest ids, which are cheap.
+        return trust.rested.get(peer, -inf), peer not in ahead, digest(ctx.me.encode(), peer.encode())
+
+    for peer in sorted(ahead | ctx.neighbours, key=turn):
         if len(trust.opinions) >= OPINIONS:
             break
         if peer not in trust.opinions and not _rests(ctx, peer, now):
@@ -65,7 +73,7 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Opi
         if trust.anchor is not None and trust.base is None and reply.anchor:
             shown = read_link(reply.anchor, ctx.scope, sender=sender)
             trust.base = open_seal(ctx.scope, trust.anchor[0], shown, sender=sender)
-            _tell_lonely(ctx)
+            tell_found(ctx)
         known = _shared(ctx, opinion, reply.start)
         if known is not None:
             start = known.heads[-1] if known.heads else root(ctx)
@@ -191,7 +199,8 @@ def _rests(ctx: Context, peer: PeerId, now: float) -> bool:
 def _late(ctx: Context, opinion: Opinion, now: float) -> bool:
     """Whether it is waited for no longer: in all where another one has answered, else for its next part."""
     others = any(each.shown for each in ctx.trust.opinions.values())
-    return not opinion.shown and now - (opinion.begun if others else opinion.asked) >= SLOW_S
+    slow = now - (opinion.begun if others else opinion.asked) >= SLOW_S
+    return not opinion.shown and (slow or now - opinion.begun >= LONG_S)
 
 
 def _open_question(ctx: Context, shown: list[Opinion]) -> tuple[Opinion, Opinion] | None:
@@ -230,20 +239,24 @@ def _best(branches: list[Opinion], base: Head) -> list[Opinion]:
     return left or branches
 
 
-def _tell_lonely(ctx: Context) -> None:
-    """Say, once, that nobody can show the seal that is trusted; and once that somebody could."""
-    trust = ctx.trust
-    lonely = trust.anchor is not None and trust.base is None and bool(trust.rested) and not trust.opinions
-    if lonely and not trust.lonely and trust.anchor is not None:
-        seal, number = trust.anchor
-        text = (
-            f"nobody here can show seal {seal.hex()[:12]} of round {number}, which is trusted: nothing else is believed"
-        )
-        remedy = (
-            "ask for a newer invitation, or join by address, which trusts the manifest's founders; others are asked"
-        )
-        trust.lonely = True
-        ctx.emit(Notice("anchor", text, remedy))
-    elif trust.lonely and trust.base is not None:
-        trust.lonely = False
+def tell_found(ctx: Context) -> None:
+    """Somebody shows the seal that is trusted, or goes on from it: what was told before is over."""
+    if ctx.trust.lonely:
+        ctx.trust.lonely = False
         ctx.emit(Notice("anchor", "", ""))
+
+
+def _tell_lonely(ctx: Context) -> None:
+    """Say, once, that nobody can show the seal that is trusted, or goes on from it."""
+    trust = ctx.trust
+    if trust.anchor is None or trust.lonely or trust.opinions or not trust.rested:
+        return
+    seal, number = trust.anchor
+    trust.lonely = True
+    if trust.base is not None:
+        text = f"nobody here goes on from seal {seal.hex()[:12]} of round {number}, which you chose to follow"
+        ctx.emit(Notice("anchor", text, "it is tried on; or join a peer that is on that history"))
+        return
+    text = f"nobody here can show seal {seal.hex()[:12]} of round {number}, which is trusted: nothing else is believed"
+    remedy = "ask for a newer invitation, or join by address, which trusts the manifest's founders; others are asked"
+    ctx.emit(Notice("anchor", text, remedy))

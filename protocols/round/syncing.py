@@ -276,6 +276,7 @@ def _move(ctx: Context, target: Head, state: tuple[Vector, Vector], *, final: bo
     ctx.move_head(target)
     if final:
         ctx.root(target.seal, final=True)
+    opinions.tell_found(ctx)
     ctx.trust.reached()
     histories.clear(ctx)
     filling.begin(ctx, now=ctx.round.marks[-1][1])

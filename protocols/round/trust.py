@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 UNSERVED = 8
 """Heads whose state nobody could serve that are remembered."""
+SHOWN = 16
+"""Heads of histories that were shown to a person and can be chosen: they go on while the person looks."""
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Trust:
     refused: set[Hash] = field(default_factory=set)
     """First seals of rivals that a person decided against."""
     histories: tuple[History, ...] = ()
+    shown: dict[Hash, tuple[PeerId, Head]] = field(default_factory=dict)
+    """Heads that a person has seen lately, and who showed them."""
     filling: PeerId | None = None
     """Who was asked for what lies below the oldest seal that is kept here, and what it has shown of that so far."""
     gap: Branch = Branch(())
@@ -100,6 +104,13 @@ class Trust:
         """This neighbour has nothing to show for now."""
         self.opinions.pop(peer, None)
         self.rested[peer] = now
+
+    def show(self, peer: PeerId, head: Head) -> None:
+        """A person sees this head of a history."""
+        self.shown.pop(head.seal, None)
+        self.shown[head.seal] = peer, head
+        while len(self.shown) > SHOWN:
+            del self.shown[next(iter(self.shown))]
 
     def start_over(self) -> None:
         """Forget what was shown."""

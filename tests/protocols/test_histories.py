@@ -29,7 +29,7 @@ def test_two_that_each_show_a_firm_final_seal_are_not_ranked() -> None:
     shared = grown(start, 3, SIX)
     one, other = grown(shared[-1], 4, SIX, b"a"), grown(shared[-1], 9, SIX, b"b")
     both = final([*shared, *one], 5), final([*shared, *other], 6)
-    assert unranked(*both, start) == unranked(*reversed(both), start) == shared[-1]
+    assert unranked(both[0], both[1], start) == unranked(both[1], both[0], start) == shared[-1]
     early = final([*shared, *other], 2)
     assert unranked(both[0], early, start) is None, "a final seal that both have decides nothing"
     assert outranks(both[0], early, start) and not outranks(early, both[0], start)
