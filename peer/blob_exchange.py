@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from protocols.blobs import BUSY, NONE, WAIT, AskBlob, Reply, decode_manifest
+from protocols.blobs import BUSY, MAX_WAITS, NONE, WAIT, AskBlob, Reply, decode_manifest
 from protocols.errors import RemoteError, TransportError
 from protocols.ids import Hash
 
@@ -127,7 +127,7 @@ class BlobExchange:
         try:
             async with asyncio.timeout(MANIFEST_S), self._transport.call(peer, PROTOCOL, addresses) as stream:
                 await stream.send("ask-blob", [AskBlob(Hash(self._run)).encode()])
-                while True:
+                for _ in range(MAX_WAITS):
                     kind, payload = await next_frame(stream, MANIFEST_S)
                     if kind == "manifest":
                         return await in_thread(_decode, payload, self._run, peer)
@@ -137,6 +137,7 @@ class BlobExchange:
                         return None
                     if reply.word == BUSY:
                         raise TransportError(peer, f"serves {reply.position} others before us")
+                raise RemoteError(peer, f"tells {MAX_WAITS} times how long its queue is")
         except RemoteError as error:
             self._providers.lied(peer, clock(), str(error))
         except TransportError as error:

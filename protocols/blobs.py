@@ -31,6 +31,8 @@ PIECE = PAYLOAD_LIMITS["bytes"]
 LEAST = 4096
 """Bytes of the smallest ``bytes`` frame that is not the last one."""
 MAX_POSITION = 1 << 16
+MAX_WAITS = 256
+"""Words about the place in a queue before one reply; an honest donor says one every few seconds."""
 
 HERE = "here"
 """The blob has ``size`` bytes; those asked for follow."""
@@ -105,6 +107,7 @@ class Incoming:
     def __init__(self, ask: AskBlob, size: int, sender: str) -> None:
         self._sender, self._size = sender, size
         self._begun = self._flowing = False
+        self._waits = 0
         self.left = max(0, min(ask.length, size - ask.offset))
         """Bytes that are still to come."""
 
@@ -120,6 +123,9 @@ class Incoming:
         reply = Reply.decode(payload, sender=self._sender)
         if (reply.word == TURN) != self._flowing or (self._begun and not self._flowing):
             raise RemoteError(self._sender, f"says {reply.word} {'among' if self._begun else 'before'} the bytes")
+        self._waits += reply.word == WAIT
+        if self._waits > MAX_WAITS:
+            raise RemoteError(self._sender, f"tells {self._waits} times how long its queue is")
         if reply.word == HERE:
             if reply.size != self._size:
                 raise RemoteError(self._sender, f"has a blob of {reply.size} bytes where the run names {self._size}")
