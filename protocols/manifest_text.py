@@ -332,4 +332,4 @@ def _check_together(manifest: Manifest) -> None:
 
 
 def _refuse(key: str, why: str, remedy: str) -> NoReturn:
-    raise ConfigError(f"manifest: {key} {why}", remedy=remedy)
+    raise ConfigError(f"manifest: {key:.200} {why:.400}", remedy=remedy)

@@ -44,6 +44,8 @@ FOUND: list[tuple[str, bytes, str]] = [
     ),
     ("record of a journal", b"\x94\x81\xa1a\x01\x03\xc4\x00\xc4\x00", "TypeError: a map as a key"),
     ("record of a journal", b"\x94\xc4\x00\x91\x90\xc4\x00\xc4\x00", "TypeError: a list as a round"),
+    ("manifest text", b"schema = 1\n" + b"x" * 3000 + b" = 1", "an error of 3 kB"),
+    ("manifest text", b'schema = 1\n"\\u001b[31m\\n" = 1', "an error with line ends and colours"),
     ("manifest text", b"a." * 100_000, "7 s, and four times that for twice the length"),
 ]
 
