@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from peer import chain_file
 from peer.chain_file import ChainFile
@@ -188,3 +190,30 @@ def test_a_disk_that_refuses_is_an_environment_fault_and_is_tried_again(tmp_path
     assert image is not None and len(image.heads) == 4
     assert image.final is None
     assert chain.at(2) == image.heads[2].seal != Hash(bytes(32))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_the_records_hold_loading_ends_in_a_chain_or_a_warning(
+    tmp_path: Path, scope: IdealScope, data: st.DataObject
+) -> None:
+    """The checksums hold: as if another program had written it."""
+    file, chain = ChainFile(tmp_path / "one", scope), Chain(zero())
+    grow(chain, file, grown(zero(), 4))
+    records = [*chain_file._records_of(file.path.read_bytes())[0].items()]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(records) - 1))
+        (kind, seal), payload = records[place]
+        kind = data.draw(st.sampled_from([kind, b"Z", b"R", b"L", b"M", b"F", b"?"]))
+        cut = data.draw(st.integers(0, len(payload)))
+        payload = payload[:cut] + data.draw(st.binary(max_size=8)) + payload[cut + data.draw(st.integers(0, 8)) :]
+        records[place] = (kind, seal), payload
+    (tmp_path / "two").mkdir(exist_ok=True)
+    bent = ChainFile(tmp_path / "two", scope)
+    bent.path.write_bytes(b"".join(chain_file._framed(*each) for each in records))
+    image = bent.load(FOUR)
+    if image is None:
+        assert bent.warnings
+    else:
+        for parent, head in zip(image.heads, image.heads[1:], strict=False):
+            assert head.parent == parent.seal or parent.table.is_quorum(head.signers)

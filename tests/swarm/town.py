@@ -7,6 +7,7 @@ with, so that it moves to a head as soon as it has chosen it.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from protocols.errors import RemoteError
 from protocols.outer import state_root
 from protocols.payloads import Digest
-from protocols.round.effects import Effect, Followed, Histories, Notice, Push, Sealed, Setting, Trouble
+from protocols.round.effects import Effect, Followed, Histories, Notice, Push, Sealed, Setting, Sign, Train, Trouble
 from protocols.round.links import Image
 from protocols.round.machine import Machine
 from tests.protocols import chains
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from protocols.chain_payloads import Link
     from protocols.ids import Hash, PeerId
     from protocols.round.chain import Head
     from protocols.statements import Statement
@@ -35,7 +37,9 @@ SETTING = Setting(
 )  # fmt: skip
 STATE = np.linspace(-1, 1, 16, dtype=np.float32), np.zeros(16, dtype=np.float32)
 ME = chains.PEERS[23]
-Bend = "Callable[[bytes], bytes | None]"
+HONEST, LIAR, THIRD, FOURTH = chains.PEERS[10:14]
+SIX_SECONDS = 6.0
+"""A stranger is asked for its chain after four."""
 
 
 def ideal(monkeypatch: pytest.MonkeyPatch) -> IdealScope:
@@ -52,7 +56,7 @@ class Town:
     def __init__(self, scope: IdealScope, zero: Head, **start: Any) -> None:
         self.scope, self.zero, self.now = scope, zero, 100.0
         head = start.pop("head", zero)
-        self.me = Machine(scope, ME, SETTING, head, STATE, **start)
+        self.me = Machine(scope, start.pop("me", ME), SETTING, head, STATE, **start)
         self.donors: dict[PeerId, Machine] = {}
         self.bends: dict[PeerId, Callable[[bytes], bytes | None]] = {}
         self.troubles: list[Trouble] = []
@@ -62,6 +66,7 @@ class Town:
         self.followed: list[Followed] = []
         self.refused: list[RemoteError] = []
         self.trained: list[Effect] = []
+        """What it trained or signed."""
         self.asked: list[PeerId] = []
         self._mine(self.me.start(self.now))
 
@@ -132,13 +137,30 @@ class Town:
                     self.sealed.append(effect)
                 case Followed():
                     self.followed.append(effect)
-                case Push() | _:
-                    self.trained += [effect] if type(effect).__name__ in ("Train", "Sign") else []
+                case Train() | Sign():
+                    self.trained.append(effect)
+                case _:
+                    pass
 
     def _ask(self, peer: PeerId, payload: bytes) -> None:
-        for effect in self.donors[peer].payload(ME, "ask-chain", payload, self.now):
+        for effect in self.donors[peer].payload(self.me.me, "ask-chain", payload, self.now):
             if isinstance(effect, Push) and effect.kind == "chain":
                 raw: bytes | None = b"".join(effect.payload)
                 raw = self.bends[peer](raw) if peer in self.bends and raw is not None else raw
                 if raw is not None:
                     self._hear(peer, "chain", raw)
+
+
+def shown_final(head: Head) -> tuple[Hash, tuple[Statement, ...]]:
+    """A seal that all four founders are ready on top of."""
+    return head.seal, chains.readys(head, chains.FOUR)
+
+
+def fork_of(start: Head, length: int) -> list[Head]:
+    """Another history on top of a seal, by the same founders."""
+    return chains.grown(start, length, chains.FOUR, b"fork")
+
+
+def other_table(link: Link) -> Link:
+    """The same seal with a table that it does not name."""
+    return replace(link, table=link.table.without(chains.FOUR[:1]))
