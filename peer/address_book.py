@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protocols.errors import ConfigError
-from protocols.invitation import MAX_CHARS, decode, split
+from protocols.invitation import decode, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,7 +115,7 @@ class AddressBook:
         port, invitation, peers = document["port"], document["invitation"], document["peers"]
         if type(port) is not int or not 0 <= port <= 65535 or not isinstance(invitation, str):
             raise ValueError("a port or an invitation that is none")
-        if invitation and len(invitation) <= MAX_CHARS:
+        if invitation:
             decode(invitation)
         if not isinstance(peers, list) or len(peers) > KEPT:
             raise ValueError(f"not a list of at most {KEPT} peers")

@@ -25,6 +25,7 @@ from protocols.statements import Scope
 
 from . import status as st
 from .blob_exchange import ROLE, BlobExchange
+from .blob_fetch import Patience
 from .blobs import BlobStore
 from .corpus import missing
 from .runs import check_admitted, keep_manifest
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from .state import StateStore
     from .training import TrainConfig
 
-LOOK_S = 0.5
-"""Between looks at what a fetch is doing."""
+LOOK_S = 0.25
+"""Between looks at what a fetch is doing, and at whom it could ask."""
 T = TypeVar("T")
 State = tuple["Vector", "Vector"]
 
@@ -114,6 +115,7 @@ class Entry:
             lambda: self._manifest_text,
             lambda: network.providers(ROLE),
             members=members,
+            patience=Patience(tick_s=LOOK_S),
         )
         await self._exchange.start()
         self.network = network

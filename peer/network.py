@@ -127,17 +127,15 @@ class Network:
         await self.transport.start(self._p2pd.control, in_rounds=False)
         self._show_reach()
         await self._directory.start(addresses)
-        self._tasks = [
-            keep_going(self._look, "look for peers"),
-            keep_going(self._show, "network status"),
-        ]
+        self._tasks = self._begin_tasks()
 
     async def attach(self, session: Session) -> None:
         """Take part in the rounds from now on: frames go to ``session``, and others may find this peer."""
         self._session = session
         await self.transport.enter_rounds()
         self._announce()
-        self._neighbours_changed.set()
+        await self._end_tasks()  # to look for peers anew, at once
+        self._tasks = self._begin_tasks()
 
     def serves(self, role: str) -> None:
         """Tell in the directory that this peer does one thing more."""
@@ -177,9 +175,7 @@ class Network:
 
     async def close(self) -> None:
         """End everything in reverse order. Safe to call twice."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         self._save = 0.0
         await self._remember()
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
@@ -188,6 +184,14 @@ class Network:
             stack.push_async_callback(self._directory.close)
             stack.push_async_callback(leave, self._directory, told=not self.lease.lost)
             await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+
+    def _begin_tasks(self) -> list[asyncio.Task[None]]:
+        return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start."""

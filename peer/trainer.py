@@ -7,11 +7,13 @@ with the daemon: by the kernel's parent-death signal where there is one, by the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.parent import die_with
@@ -83,7 +85,7 @@ class Trainer:
     def run(self, threads: int) -> None:
         """Set up, then serve until told to stop; an expected error ends it with a message to the daemon."""
         device = prepare_torch(threads)  # takes seconds, and nobody has to know yet what will be trained
-        os.nice(NICENESS)
+        be_polite()
         setup = self._link.next()
         if setup["kind"] == "stop":
             return
@@ -142,6 +144,17 @@ class Trainer:
 
     def _report(self, request: int | None, error: MurmurError) -> None:
         self._link.send("error", id=request, error=type(error).__name__, text=str(error), remedy=error.remedy)
+
+
+def be_polite() -> None:
+    """Everything else on this machine comes first.
+
+    Linux shares the processor among sessions before it looks at niceness (sched_autogroup), and a trainer is a
+    session of its own: there the session's niceness is set as well.
+    """
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # not Linux, or without that
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def prepare_torch(threads: int) -> str:
