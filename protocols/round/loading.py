@@ -264,6 +264,7 @@ def beat(ctx: Context, now: float) -> None:
     if sync.download is None:
         if now - sync.progress >= STALLED_S:
             ctx.sync = None
+            ctx.trust.rest(sync.peer, ctx.neighbours, now)
         else:
             ctx.set_timer("sync", now + BEAT_S)
         return

@@ -251,6 +251,8 @@ def _tell_lonely(ctx: Context) -> None:
     trust = ctx.trust
     if trust.anchor is None or trust.lonely or trust.opinions or not trust.rested:
         return
+    if trust.base is not None and not trust.by_hand:
+        return  # it is found: what is missing is a state, which the transfer tells
     seal, number = trust.anchor
     trust.lonely = True
     if trust.base is not None:

@@ -37,6 +37,8 @@ CATCHING_S = 15.0
 """The same where a round is under way here that would lead to it."""
 COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
+SILENT_S = 120.0
+"""Who does not answer is not asked again for this long, where there are others."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
 REPLY_S = 2.0
@@ -66,7 +68,8 @@ def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
     if ctx.deciding:
         opinions.consider(ctx, (peer,), now)
         return
-    if lied is not None and now - lied < LIED_S:
+    silent = {each for each, at in ctx.trust.rested.items() if now - at < SILENT_S}
+    if (lied is not None and now - lied < LIED_S) or (peer in silent and ctx.talk.strange.keys() - silent):
         return
     ctx.sync = Sync(peer, now)
     ctx.set_timer("sync", now + BEAT_S)

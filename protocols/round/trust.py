@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from .walking import Branch
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..ids import Hash, PeerId
     from .chain import Head
     from .effects import History
@@ -58,6 +60,8 @@ class Trust:
     anchor: tuple[Hash, int] | None = None
     """A seal and its round that this peer has not reached yet and below which it believes nothing: from an invitation,
     or chosen by a person."""
+    by_hand: bool = False
+    """Whether a person chose that seal."""
     base: Head | None = None
     """That seal with its table, once somebody has shown it."""
     opinions: dict[PeerId, Opinion] = field(default_factory=dict)
@@ -98,7 +102,12 @@ class Trust:
         self.start_over()
         self.rested.clear()
         self.rivals.clear()
-        self.anchor, self.base = (head.seal, head.round), head
+        self.anchor, self.base, self.by_hand = (head.seal, head.round), head, True
+
+    def rest(self, peer: PeerId, neighbours: Collection[PeerId], now: float) -> None:
+        """This neighbour was asked in vain; of those who left nothing is remembered."""
+        self.rested = {each: at for each, at in self.rested.items() if each in neighbours}
+        self.rested[peer] = now
 
     def give_up(self, peer: PeerId, now: float) -> None:
         """This neighbour has nothing to show for now."""
@@ -130,7 +139,7 @@ class Trust:
         """This peer has a state of its own: its own chain is what it trusts from here on."""
         self.start_over()
         self.anchor = self.base = self.chosen = None
-        self.halted = self.lonely = False
+        self.halted = self.lonely = self.by_hand = False
         self.rivals.clear()
         self.unserved.clear()
         self.rested.clear()

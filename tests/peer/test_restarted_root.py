@@ -47,7 +47,7 @@ def kept(home: Path, run: Path) -> Image:
 
 
 def test_newcomers_find_the_head_through_a_peer_that_was_restarted(tmp_path: Path) -> None:
-    run, (founder,) = small_run(tmp_path, steps=2, guests=True)
+    run, (founder,) = small_run(tmp_path, seconds=1, guests=True)
     home = home_of(tmp_path, founder)
     first, second = (home_of(tmp_path, key, f"guest-{key.peer[-4:]}") for key in (FIRST, SECOND))
     with murmur(home, *NEAR, f"--run={run}") as one:

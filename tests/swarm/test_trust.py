@@ -157,6 +157,18 @@ def test_all_but_one_of_the_neighbours_are_the_attackers(scope: IdealScope, lie:
     assert {error.peer for error in town.refused} <= {LIAR, THIRD, FOURTH, *PEERS[14:18]}
 
 
+def test_nobody_is_asked_again_before_everybody_was(scope: IdealScope) -> None:
+    """Forty silent neighbours, three at a time; whoever was asked in vain may be asked again after 30 s."""
+    start = zero()
+    true = grown(start, 10)
+    town = Town(scope, start)
+    for peer in SYBILS[:40]:
+        town.beside(peer, true, bend=lambda raw: None)
+    town.beside(HONEST, true)
+    town.run(200.0)
+    assert town.me.head.seal in {true[7].seal, true[9].seal}, "the head, or the seal whose state everybody keeps"
+
+
 def test_the_slower_ones_are_waited_for_ten_seconds(scope: IdealScope) -> None:
     start = zero()
     true = grown(start, 30)
