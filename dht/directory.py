@@ -20,6 +20,7 @@ from hivemind.proto import dht_pb2
 from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.ids import PeerId
 
+from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES, Gauge
 from .records import PeerRecord, decode_record, encode_record, key_of, next_sequence
 from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
@@ -178,6 +179,7 @@ class Directory:
 
     async def _create_node(self) -> None:
         await self._end_node()
+        serializer.install()
         try:
             async with asyncio.timeout(self._timing.search_s):
                 self._node = await DHTNode.create(
