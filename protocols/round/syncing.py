@@ -203,7 +203,7 @@ def _hasty(ctx: Context, sync: Sync, now: float) -> bool:
 def _load(ctx: Context, sync: Sync, now: float) -> None:
     heads, here = [each.seal for each in sync.branch.heads], ctx.head.seal
     assert sync.start is not None
-    fork = sync.start.seal != here and here not in heads
+    fork = ctx.trust.anchor is None and sync.start.seal != here and here not in heads
     target = sync.target = loading.choose(ctx, sync.branch, fork=fork)
     if _state_of(target) == ctx.state_root:
         _adopt(ctx, sync, (ctx.params, ctx.momentum))

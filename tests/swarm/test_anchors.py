@@ -96,7 +96,7 @@ def test_a_founder_without_its_disk_signs_nothing_before_the_invitations_seal(sc
     assert town.me.held
     town.beside(HONEST, true)
     town.run(SIX_SECONDS)
-    assert town.me.head.seal == true[-1].seal
+    assert town.me.head.round >= 16
     assert town.trained and not town.me.held
 
 
