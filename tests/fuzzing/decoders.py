@@ -10,6 +10,7 @@ import msgpack
 import numpy as np
 
 from dht.handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
+from dht.limits import RECORD_BYTES
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record
 from protocols import invitation
 from protocols.blobs import BUSY, HERE, AskBlob, Reply, decode_manifest, encode_manifest
@@ -159,6 +160,9 @@ def _directory() -> list[Decoder]:
     return [
         Decoder("record", lambda raw: decode_record(raw, source=ME), (RemoteError,), (encoded,), RECORD_LIMIT, 80),
         Decoder("signed record", signed, (RemoteError,), (inner,), RECORD_LIMIT, 80),
+        Decoder(
+            "value for hivemind", _loaded, (ValueError,), (_dictionary(encoded), msgpack.packb(ME)), RECORD_BYTES, 80
+        ),
         Decoder("stored record", _validated, (), (_dht_value(ME, encoded),), RECORD_LIMIT, 80),
     ]
 
@@ -167,6 +171,17 @@ def _dht_value(owner: str, value: bytes) -> bytes:
     """Subkey and value as hivemind hands them over, one after the other behind a byte for the first one's length."""
     subkey, packed = (bytes(msgpack.packb(each)) for each in (owner, value))
     return bytes([len(subkey)]) + subkey + packed
+
+
+def _dictionary(record: bytes) -> bytes:
+    inner = [2**63 - 1, 1.7e9, [[ME, msgpack.packb(record), 1.7e9]]]
+    return bytes(msgpack.packb(msgpack.ExtType(0x50, msgpack.packb(inner))))
+
+
+def _loaded(raw: bytes) -> object:
+    from dht.serializer import BoundedSerializer
+
+    return BoundedSerializer.loads(raw)
 
 
 def _validated(raw: bytes) -> object:

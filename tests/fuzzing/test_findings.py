@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgpack
 import pytest
 
 from tests.fuzzing.decoders import table
@@ -16,10 +17,21 @@ TABLE = {decoder.name: decoder for decoder in table()}
 LISTS = b"\xdc\x0f\xff" * 1100
 """Lists in lists that only declare their 4095 items: 3.3 kB for which the decoder set 34 MB aside."""
 
+
+def _tuples(depth: int) -> bytes:
+    """hivemind's tuples, one in the other."""
+    raw = b"\xc0"
+    for _ in range(depth):
+        raw = bytes(msgpack.packb(msgpack.ExtType(0x40, b"\x91" + raw)))
+    return raw
+
+
 FOUND: list[tuple[str, bytes, str]] = [
     ("signed vote", LISTS, "34 MB"),
     ("want", LISTS, "34 MB"),
     ("signed record", b"\xdc\xff\xff" * 1100, "82 MB"),
+    ("value for hivemind", _tuples(400), "a segmentation fault"),
+    ("value for hivemind", (b"\xdc\x90\x00" * 1000).ljust(38_000, b"\xc0"), "80 MB"),
     ("stored record", b"\x01\xa1" + b"\xdc\x3f\x00" * 5000, "lists of a directory value had no bound"),
     ("trainer channel", LISTS, "34 MB"),
     ("head of a checkpoint", b"\xdd\x00\x01\x00\x00" * 1100, "82 MB"),
