@@ -29,7 +29,7 @@ from .services import attend, calling
 from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from protocols.ports import Buffer, FrameHandler
 
@@ -299,7 +299,7 @@ class StreamTransport:
     def _drop(self, link: Link) -> None:
         if self._closed or self._links.get(link.peer) is not link:
             return
-        log.info("%s: no longer tried", link.peer)
+        log.log(logging.INFO if link.wanted else logging.DEBUG, "%s: no longer tried", link.peer)
         del self._links[link.peer]
         self._changed()
         self._spawn(link.close(), f"forget {link.peer}")
@@ -330,10 +330,13 @@ class StreamTransport:
             await self.dial(link.peer, link.addresses)
         if self.guard.is_member(link.peer):
             await self._control.favour(link.peer)
-        return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter)
+        pace = partial(self.guard.pace, link.peer)  # nothing but pings may come on it, and not many
+        return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter, pace)
 
-    def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
-        return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
+    def _stream(
+        self, peer: PeerId, ends: Ends, counter: Counter, pace: Callable[[int], Awaitable[None]] | None = None
+    ) -> FrameStream:
+        return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter, pace=pace)
 
     async def _on_stream(
         self, protocol: str, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -10,6 +10,7 @@ from peer import corpus
 from peer.identity import Identity
 from protocols.manifest import render, sign
 from protocols.manifest_defaults import Choices, default_manifest
+from protocols.manifest_text import parse
 from tests.peer.live import address, home_of, murmur, sealed, until
 
 if TYPE_CHECKING:
@@ -49,3 +50,17 @@ def test_an_allowed_key_joins_a_closed_run_and_its_commits_are_sealed(tmp_path: 
                 lambda: any(guest.peer in entry["tokens"] for entry in sealed(homes[0]).values()), 120,
                 f"a commit of the guest is sealed: {one.complaints}{two.complaints}",
             )  # fmt: skip
+
+
+def test_init_takes_the_list_and_show_shows_it(tmp_path: Path) -> None:
+    guest, other = (Identity.from_seed(bytes([number]) * 32).peer for number in (2, 3))
+    file = tmp_path / "private.toml"
+    with murmur(tmp_path / "home", "run", "init", f"--allow={guest}", f"--allow={other}", "-o", str(file)) as live:
+        assert live.ends(30) == 0, live.complaints
+    assert parse(file.read_text()).members.allow == (guest, other)
+    with murmur(tmp_path / "home", "run", "show", str(file)) as live:
+        assert live.ends(30) == 0, live.complaints
+    assert "allow = [" in live.printed and guest in live.printed and other in live.printed
+    with murmur(tmp_path / "home", "run", "init", f"--allow={guest}", "--open") as live:
+        assert live.ends(30) == 2
+    assert "keep one of the two" in live.complaints
