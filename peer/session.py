@@ -323,9 +323,8 @@ class Session:
     async def _save(self) -> None:
         """Write the newest state; only then may older rounds leave the journal. Raises EnvironmentFault."""
         if (checkpoint := self._unsaved) is not None:
-            chain = self._parts.machine.chain
             await self._on_disk(partial(self._parts.store.save, checkpoint))
-            await self._on_disk(partial(self._parts.store.chain.save, chain))
+            await self._on_disk(partial(self._parts.store.chain.save, self._parts.machine.chain))
             await self._on_disk(partial(self._parts.journal.forget_before, checkpoint.head.round))
             self._unsaved = None
 
