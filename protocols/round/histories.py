@@ -82,17 +82,22 @@ def follow(ctx: Context, seal: Hash) -> PeerId | None:
     trust = ctx.trust
     if any(each.own for each in trust.histories) and ctx.chain.position(seal) is not None:
         trust.refused.update(list(trust.rivals)[: REFUSED - len(trust.refused)])
-        trust.rivals.clear()
+        trust.reached()
         clear(ctx)
+        _choose(ctx, ctx.head)
         return None
     peer, head = trust.shown.get(seal, (None, None))
     if head is None:
         raise LocalError(f"seal {seal.hex()} is none of the histories shown", remedy="`murmur status` shows them")
     trust.follow(replace(head, votes=(), parent_table=None))  # it is trusted as such, not for its votes
-    clear(ctx)
+    _choose(ctx, head)
+    return peer
+
+
+def _choose(ctx: Context, head: Head) -> None:
+    """Have the choice kept; a later one takes its place. Until it is reached a person may choose again."""
     assert head.proposal is not None
     ctx.emit(Followed(head.seal, Link(head.proposal, (), head.table).encode()))
-    return peer
 
 
 def _show(ctx: Context, found: tuple[History, ...]) -> None:

@@ -101,7 +101,6 @@ class Trust:
         """Go on only from this seal, which a person chose; its table is known."""
         self.start_over()
         self.rested.clear()
-        self.rivals.clear()
         self.anchor, self.base, self.by_hand = (head.seal, head.round), head, True
 
     def rest(self, peer: PeerId, neighbours: Collection[PeerId], now: float) -> None:

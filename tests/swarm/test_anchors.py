@@ -77,12 +77,12 @@ def test_without_an_invitation_both_histories_are_shown_and_nothing_is_trained(s
         town.follow(true[20].seal)
     town.follow(true[-1].seal)
     assert [each.seal for each in town.followed] == [true[-1].seal]
-    assert town.histories[-1].branches == ()
     more = [*true, *grown(true[-1], 2)]
     town.leave(HONEST)
     town.beside(HONEST, more)
     town.run(8 * SIX_SECONDS)
     assert town.me.head.seal == more[-1].seal
+    assert town.histories[-1].branches == ()
 
 
 def test_a_founder_without_its_disk_signs_nothing_before_the_invitations_seal(scope: IdealScope) -> None:
@@ -181,6 +181,17 @@ def test_a_member_stays_on_its_own_history_and_says_that_there_is_another(scope:
     own, other = town.histories[-1].branches
     assert (own.head, own.own, own.fork, own.since) == (ours[-1].seal, True, start.seal, 0)
     assert (other.head, other.own, other.round) == (theirs[-1].seal, False, 12)
+    town.follow(theirs[-1].seal)
+    town.follow(ours[4].seal)
+    assert [each.seal for each in town.followed] == [theirs[-1].seal, ours[-1].seal]
+    assert town.me._ctx.trust.anchor is None, "on second thoughts it stays"
+    assert town.histories[-1].branches == ()
+    town.run(60.0)
+    assert town.histories[-1].branches == (), "and is not asked again"
+    with pytest.raises(LocalError):
+        town.follow(theirs[-1].seal)
+    town.me._ctx.trust.refused.clear()
+    town.run(60.0)
     town.follow(theirs[-1].seal)
     more = [*theirs, *grown(theirs[-1], 2, salt=b"fork")]
     town.leave(LIAR)
