@@ -185,13 +185,17 @@ class Link:
             self.stream = None
             self._idle.set()
             self._config.changed()
-        log.info("lost %s", self.error)
+        self._log(logging.INFO, f"lost {self.error}")
+
+    def _log(self, level: int, text: str) -> None:
+        """Of peers that nobody here asked for there may be any number, so that their comings fill no log."""
+        log.log(level if self.wanted else logging.DEBUG, "%s", text)
 
     def _failed(self, error: TransportError | RemoteError) -> None:
         self.error = str(error)
         if self.error != self._said:  # once, not at every retry
             self._said = self.error
-            log.log(logging.WARNING if isinstance(error, Refused | RemoteError) else logging.INFO, "%s", error)
+            self._log(logging.WARNING if isinstance(error, Refused | RemoteError) else logging.INFO, str(error))
         self._tell(error if isinstance(error, TransportError) else TransportError(self.peer, error.text))
 
     def _tell(self, outcome: FrameStream | TransportError) -> None:
