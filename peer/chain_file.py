@@ -115,6 +115,15 @@ class ChainFile:
                 f"cannot write {self.followed_path}: {error.strerror}", remedy="free some disk space, and choose again"
             ) from error
 
+    def forget_followed(self) -> None:
+        """The choice is reached: the checkpoint holds it. Raises EnvironmentFault."""
+        try:
+            self.followed_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot remove {self.followed_path}: {error.strerror}", remedy="remove it before the next start"
+            ) from error
+
     def followed(self) -> Head | None:
         """The seal that a person chose last, if any; says in ``warnings`` where it is damaged."""
         try:

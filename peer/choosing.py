@@ -47,7 +47,10 @@ async def choose(machine: Machine, seal: Hash, hand_in: Callable[[Callable[[floa
 def remember(chain: ChainFile, effect: Followed) -> Notice | None:
     """Keep the choice for restarts; what to tell where the disk refuses it. May block on the disk."""
     try:
-        chain.save_followed(effect.seal, effect.link)
+        if effect.link:
+            chain.save_followed(effect.seal, effect.link)
+        else:
+            chain.forget_followed()
     except EnvironmentFault as error:
         return Notice("follow", str(error), error.remedy)
     return None

@@ -241,7 +241,10 @@ class Histories:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A person chose this seal: to be kept on the disk, as ``Link.encode`` writes it, so that a restart goes on."""
+    """A person chose this seal: to be kept on the disk, as ``Link.encode`` writes it, so that a restart goes on.
+
+    Without ``link``: it is reached, or was chosen no longer; nothing needs to be kept.
+    """
 
     seal: Hash
     link: bytes

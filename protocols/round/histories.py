@@ -77,6 +77,7 @@ def clear(ctx: Context) -> None:
 def follow(ctx: Context, seal: Hash) -> PeerId | None:
     """Take the history that has this seal, whatever is final here; returns who showed it, None: it is one's own.
 
+    Until it is reached a person may choose again.
     Raises LocalError where it is none of the newest seals of histories that were shown.
     """
     trust = ctx.trust
@@ -84,20 +85,15 @@ def follow(ctx: Context, seal: Hash) -> PeerId | None:
         trust.refused.update(list(trust.rivals)[: REFUSED - len(trust.refused)])
         trust.reached()
         clear(ctx)
-        _choose(ctx, ctx.head)
+        ctx.emit(Followed(seal, b""))
         return None
     peer, head = trust.shown.get(seal, (None, None))
     if head is None:
         raise LocalError(f"seal {seal.hex()} is none of the histories shown", remedy="`murmur status` shows them")
     trust.follow(replace(head, votes=(), parent_table=None))  # it is trusted as such, not for its votes
-    _choose(ctx, head)
-    return peer
-
-
-def _choose(ctx: Context, head: Head) -> None:
-    """Have the choice kept; a later one takes its place. Until it is reached a person may choose again."""
     assert head.proposal is not None
     ctx.emit(Followed(head.seal, Link(head.proposal, (), head.table).encode()))
+    return peer
 
 
 def _show(ctx: Context, found: tuple[History, ...]) -> None:

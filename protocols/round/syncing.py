@@ -10,7 +10,7 @@ from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply
 from ..drift import settle
 from ..errors import LocalError, RemoteError
 from . import donating, filling, histories, loading, opinions, settling
-from .effects import Sealed
+from .effects import Followed, Sealed
 from .exchange import is_sound
 from .forks import prefer
 from .links import Chain
@@ -280,12 +280,15 @@ def _move(ctx: Context, target: Head, state: tuple[Vector, Vector], *, final: bo
     if final:
         ctx.root(target.seal, final=True)
     opinions.tell_found(ctx)
+    chosen = ctx.trust.anchor if ctx.trust.by_hand else None
     ctx.trust.reached()
     histories.clear(ctx)
     filling.begin(ctx, now=ctx.round.marks[-1][1])
     ctx.sync, ctx.diverged = None, False
     ctx.moved = True
     ctx.emit(Sealed(target, ctx.params, ctx.momentum, ctx.drift, ctx.ages, synced_record(ctx, target)))
+    if chosen is not None:
+        ctx.emit(Followed(chosen[0], b""))
 
 
 def _mend_drift(ctx: Context, target: Head, fork: Head | None) -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from peer import chain_file
 from peer.chain_file import ChainFile
+from peer.choosing import remember
 from protocols.chain_payloads import Link
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash
+from protocols.round.effects import Followed
 from protocols.round.links import Chain, Image, restored
 from protocols.round.walking import walk
 from tests.protocols.chains import FOUR, child, grown, readys, zero
@@ -169,6 +171,9 @@ def test_a_choice_is_kept_and_a_damaged_one_told(tmp_path: Path, scope: IdealSco
     assert file.followed() is None
     file.save_followed(head.seal, _link(replace(head, votes=())).encode())
     assert file.followed() == replace(head, votes=(), parent_table=None)
+    assert remember(file, Followed(head.seal, b"")) is None
+    assert file.followed() is None
+    assert remember(file, Followed(head.seal, _link(replace(head, votes=())).encode())) is None
     raw = bytearray(file.followed_path.read_bytes())
     raw[50] ^= 1
     file.followed_path.write_bytes(raw)

@@ -183,7 +183,7 @@ def test_a_member_stays_on_its_own_history_and_says_that_there_is_another(scope:
     assert (other.head, other.own, other.round) == (theirs[-1].seal, False, 12)
     town.follow(theirs[-1].seal)
     town.follow(ours[4].seal)
-    assert [each.seal for each in town.followed] == [theirs[-1].seal, ours[-1].seal]
+    assert [(each.seal, bool(each.link)) for each in town.followed] == [(theirs[-1].seal, True), (ours[4].seal, False)]
     assert town.me._ctx.trust.anchor is None, "on second thoughts it stays"
     assert town.histories[-1].branches == ()
     town.run(60.0)
@@ -198,6 +198,7 @@ def test_a_member_stays_on_its_own_history_and_says_that_there_is_another(scope:
     town.beside(LIAR, more, shown_final(more[-2]))
     town.run(60.0)
     assert town.me.head.seal == more[-1].seal, "against its own final seal"
+    assert not town.followed[-1].link, "nothing is left to be kept"
     town.leave(LIAR)
     town.beside(HONEST, ours, shown_final(ours[7]))
     town.run(60.0)
