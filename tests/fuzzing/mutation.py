@@ -166,6 +166,28 @@ def _change(draw: Random, value: Any) -> Any:
     return draw.choice(WEIRD)
 
 
+def plausible(draw: Random, value: Any, known: Sequence[Any]) -> Any:
+    """``value`` with one leaf changed to another of its type: a neighbour, an edge, or one of the ``known`` values."""
+    if isinstance(value, dict) and value:
+        key = draw.choice(list(value))
+        return {**value, key: plausible(draw, value[key], known)}
+    if isinstance(value, list) and value and draw.random() < 0.6:
+        place = draw.randrange(len(value))
+        return [*value[:place], plausible(draw, value[place], known), *value[place + 1 :]]
+    if isinstance(value, list):
+        return draw.choice((value[1:], value + value[:1], value[::-1], []))
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return draw.choice((0, 1, 2, value + 1, max(0, value - 1), 2**40))
+    if isinstance(value, float):
+        return draw.choice((0.0, -value, value * 2, 1e300, -1e300, 5e-324, value + 1e-9))
+    alike = [each for each in known if type(each) is type(value) and len(each) == len(value)]
+    if alike:
+        return draw.choice(alike)
+    return draw.choice((b"", value[:-1], bytes(len(value)))) if isinstance(value, bytes) else value
+
+
 def _read_prefixed(raw: bytes) -> tuple[Any, bytes]:
     size = int.from_bytes(raw[:4], "little")
     if not 0 < size <= len(raw) - 4:
