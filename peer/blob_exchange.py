@@ -15,7 +15,7 @@ from .blob_providers import Providers
 from .blob_serving import BlobServer, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from protocols.ids import PeerId
     from protocols.manifest import Manifest, ShardEntry
@@ -51,7 +51,8 @@ class BlobExchange:
         """
         self._transport, self._store, self._run = transport, store, run_id
         self._find, self._members = providers, members
-        self._server = BlobServer(store, run_id, manifest_text, members=members, limits=limits)
+        self.limits = limits or Limits()
+        self._server = BlobServer(store, run_id, manifest_text, members=members, limits=self.limits)
         self._patience = patience or Patience()
         self._draw = random.Random()
         self._providers = Providers(self._draw)
@@ -61,6 +62,10 @@ class BlobExchange:
     async def start(self) -> None:
         """Serve from now on; raises TransportError."""
         await self._transport.serve(PROTOCOL, self._server.serve)
+
+    def yield_to(self, calm: Callable[[], Awaitable[None]]) -> None:
+        """Before each piece that is served wait for ``calm``: rounds and blobs share one line."""
+        self._server.hold = calm
 
     @property
     def state(self) -> str:

@@ -138,6 +138,9 @@ class BlobServer:
         self._text: str | None = None
         self._frame: list[Buffer] = []
         self._named: dict[bytes, ShardEntry] = {}
+        self.hold: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each piece: returns when the line is free, or after a while for a trickle."""
+        self._gate = asyncio.Lock()
         self.unknown = 0
         """Requests for what the run does not name."""
 
@@ -208,6 +211,9 @@ class BlobServer:
                 if at > ask.offset and len(self.queue) and asyncio.get_running_loop().time() >= until:
                     await self._say(stream, Reply(TURN))
                     return
+                if self.hold is not None:
+                    async with self._gate:  # one piece of all requests together, when it has to be held
+                        await self.hold()
                 piece = await asyncio.to_thread(os.pread, file, min(PIECE, end - at), at)
                 if not piece:
                     raise TransportError(stream.peer, f"the file of {entry.hash[:16]} was cut short while it was sent")

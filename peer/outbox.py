@@ -139,6 +139,8 @@ class Outbox:
         self._leaving: frozenset[PeerId] = frozenset()  # let go of, and still on their old stream
         self._ending: set[asyncio.Task[None]] = set()
         self._urgent = 0  # frames with bytes of a round that wait or are being sent
+        self._calm = asyncio.Event()  # there are none
+        self._calm.set()
 
     @property
     def waiting(self) -> int:
@@ -168,6 +170,8 @@ class Outbox:
             return
         frame = _Frame(kind, payload, tuple(_keys(payload)), bulk)
         self._urgent += frame.urgent
+        if self._urgent:
+            self._calm.clear()
         line.put(frame)
         if line.held.bytes > self._limits.each:
             self.let_go(to, f"reads too slowly, more than {self._limits.each >> 20} MiB wait")
@@ -192,6 +196,12 @@ class Outbox:
     async def drained(self) -> None:
         """Wait until everything queued was handed to the transport or given up; the caller sets the deadline."""
         await asyncio.gather(*(line.idle.wait() for line in self._lines.values()))
+
+    async def calm(self) -> None:
+        """Wait until no bytes of a round wait, for ``HOLD_S`` at most: for what is sent beside this outbox."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._calm.wait()
 
     async def close(self) -> None:
         """Cancel and await every sender."""
@@ -219,6 +229,7 @@ class Outbox:
         if frame.urgent:
             self._urgent -= 1
             if not self._urgent:
+                self._calm.set()
                 for each in self._lines.values():
                     each.wake.set()
 

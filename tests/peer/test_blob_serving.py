@@ -12,8 +12,9 @@ import pytest
 from blake3 import blake3
 
 from peer.blob_exchange import BlobExchange
-from peer.blob_serving import Limits, Queue
+from peer.blob_serving import PIECE, Limits, Queue
 from peer.blobs import BlobStore
+from peer.outbox import HOLD_S, Outbox
 from protocols.blobs import BUSY, HERE, NONE, TURN, WAIT, AskBlob, Reply, decode_manifest
 from protocols.errors import RemoteError, TransportError
 from protocols.ids import Hash
@@ -268,5 +269,48 @@ def test_a_place_that_was_given_to_somebody_who_left_goes_on(tmp_path: Path) -> 
         await asyncio.gather(*waiting, return_exceptions=True)
         assert waiting[0].cancelled() and waiting[1].exception() is None
         assert (queue.serving, len(queue)) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_blobs_stand_back_while_bytes_of_a_round_wait(tmp_path: Path) -> None:
+    """The outbox of the rounds has something to send to a neighbour that does not take it: blobs trickle."""
+
+    class Clogged:
+        peer = DONOR
+
+        def __init__(self) -> None:
+            self.open = asyncio.Event()
+
+        def neighbours(self) -> frozenset[PeerId]:
+            return frozenset({TWO})
+
+        def reopen(self, peer: PeerId, reason: str) -> None:
+            raise AssertionError(f"{peer}: {reason}")
+
+        async def send(self, to: PeerId, kind: str, payload: object) -> None:
+            await self.open.wait()
+
+    async def scenario() -> None:
+        async with served(tmp_path) as donor:
+            line, clock = Clogged(), asyncio.get_running_loop().time
+            outbox = Outbox(line)
+            donor.exchange.yield_to(outbox.calm)
+            outbox.connect(frozenset({TWO}))
+            outbox.post(TWO, "parts", [b"bytes of a round"])
+            streams = [await donor.stream(peer) for peer in (ONE, THREE)]
+            began = clock()
+            for stream in streams:
+                await ask(stream, AskBlob(HASH))
+                assert (await reply(stream)).word == HERE
+            first = await streams[0].receive()
+            assert len(first[1]) == PIECE and clock() - began > 0.9 * HOLD_S
+            await streams[1].receive()
+            assert clock() - began > 1.9 * HOLD_S, "a piece at a time, of all requests together"
+            line.open.set()
+            began = clock()
+            assert await read(streams[0], len(RAW) - PIECE) == RAW[PIECE:]
+            assert clock() - began < 2 * HOLD_S
+            await outbox.close()
 
     asyncio.run(scenario())
