@@ -17,7 +17,7 @@ from protocols.canonical import pack
 from protocols.errors import LocalError, RemoteError
 from protocols.ids import PeerId
 from protocols.manifest import Manifest, run_id, verify
-from protocols.messages import Seal, Vote
+from protocols.messages import MAX_VOTERS, Seal, Vote
 from protocols.outer import state_root
 from protocols.round.chain import seal_hash
 from protocols.statements import Scope, Statement
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from protocols.round.effects import Vector
 
-SEAL_BYTES = 64 << 20
+SEAL_BYTES = 8 << 20
 """Largest ``seal.json`` that is read."""
 
 
@@ -64,7 +64,7 @@ def check(folder: Path) -> Checked:
         name = seal_hash(scope, body)
         if document["seal"] != name.hex() or document["state_root"] != body.state.hex():
             raise ValueError("the seal has another hash or state root")
-        votes = [_statement(each, scope) for each in document["votes"]]
+        votes = [_statement(each, scope) for each in _votes(document)]
         voters = {vote.peer for vote in votes if vote.body == Vote(body.view, name)}
         if len(voters) != len(votes) or not voters:
             raise ValueError("there are votes for something else, or twice, or none")
@@ -88,6 +88,13 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")
     return document
+
+
+def _votes(document: dict[str, Any]) -> list[Any]:
+    votes = document["votes"]
+    if not isinstance(votes, list) or len(votes) > MAX_VOTERS:
+        raise ValueError(f"not a list of at most {MAX_VOTERS} votes")
+    return votes
 
 
 def _statement(plain: Any, scope: Scope) -> Statement:

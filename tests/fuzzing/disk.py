@@ -17,6 +17,8 @@ from peer.address_book import FILE_BYTES, AddressBook
 from peer.chain_file import ChainFile
 from peer.client import ANSWER_LIMIT, _answer, address, shown
 from peer.exits import NoDaemon, Refused
+from peer.export import export
+from peer.export_check import check
 from peer.identity import Identity
 from peer.journal import Journal
 from peer.part_file import PartFile
@@ -32,6 +34,7 @@ from protocols.messages import Ready, Vote
 from protocols.round.chain import head_from_wire, head_to_wire
 from protocols.round.links import Image
 from protocols.state_payloads import StateChunk
+from tests.peer.sealed_home import sealed_home
 
 from . import examples as ex
 from .decoder import KIB, Decoder
@@ -77,6 +80,8 @@ def files() -> list[Decoder]:
     book = AddressBook(_path("peers.json"))
     book.met(PeerId(ME), [f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}"], member=True, now=1.7e9)
     book.save()
+    exported, wrong = _an_export(), (LocalError, ConfigError)
+    seal, model = (_written(f"export/{name}", _exported) for name in ("seal.json", "model.safetensors"))
     log = b'{"round": 1, "tokens": {"a": 5}}\n{"round": 2}\n'
     return [
         Decoder("checkpoint", _written("run/round-00000003.safetensors", lambda _: store.read(3)), (ValueError,),
@@ -96,6 +101,8 @@ def files() -> list[Decoder]:
         Decoder("followed seal", _written("chain-run/followed", _chain), (), (_written_followed(),), 1 << 20, 80),
         Decoder("chunks kept", _written(f"parts/state-{ex.ONE.hex()}.part", _chunks), (), (_written_chunks(),),
                 1 << 20, 80),
+        Decoder("seal of an export", seal, wrong, (exported["seal.json"],), 1 << 20, 80),
+        Decoder("model of an export", model, wrong, (exported["model.safetensors"],), 1 << 20, 80, 1 << 21),
         Decoder("trace of p2pd", _written("p2pd.pid", _trace), (), (_written_trace(),), 64 * KIB, 80),
     ]  # fmt: skip
 
@@ -160,6 +167,21 @@ def _written_chunks() -> bytes:
     for index in range(3):
         file.append(StateChunk(ex.ONE, index, (ex.TWO,), bytes(100)))
     return _path(f"parts/state-{ex.ONE.hex()}.part").read_bytes()
+
+
+@cache
+def _an_export() -> dict[str, bytes]:
+    made = sealed_home(_path("exporting"), name="home")
+    export(made.manifest, made.store, _path("export"))
+    return {path.name: path.read_bytes() for path in _path("export").iterdir()}
+
+
+def _exported(path: Path) -> object:
+    """Check the folder, in which everything but this file is as it was."""
+    for name in ("seal.json", "model.safetensors"):
+        if name != path.name and (path.parent / name).read_bytes() != _an_export()[name]:
+            (path.parent / name).write_bytes(_an_export()[name])
+    return check(path.parent)
 
 
 def _trace(path: Path) -> object:
