@@ -22,7 +22,7 @@ from protocols.ids import PeerId
 
 from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES, Gauge
-from .records import PeerRecord, decode_record, encode_record, key_of, next_sequence
+from .records import PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
 from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
 from .tasks import keep_going
 from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
@@ -151,7 +151,7 @@ class Directory:
 
     def outbid(self, record: PeerRecord) -> None:
         """Somebody else issued this newer record of this very peer: issue a newer one."""
-        self._sequence, self._expires = max(self._sequence, record.sequence), max(self._expires, record.expires)
+        self._sequence, self._expires = max(self._sequence, record.sequence), max(self._expires, record.expires + 1)
         self._changed.set()
 
     async def peers(self) -> list[PeerRecord]:
@@ -245,13 +245,12 @@ class Directory:
     async def _issue(self, record: PeerRecord) -> bool:
         now = self._clock()
         self._sequence = next_sequence(self._sequence, int(now * 1000))
-        # hivemind keeps of two records the one that expires last, and nobody takes one that is valid for too long
         most = int(now) + self._timing.lifetime_s
-        expires = self._expires = max(most, min(self._expires + 1, most + int(CLOCK_LIMIT_S) - 1))
+        expires = max(most, min(self._expires, most + int(CLOCK_LIMIT_S) - 1))  # nobody takes one valid for too long
         issued = replace(record, sequence=self._sequence, expires=expires)
         value = encode_record(issued, self._sign)
         key, owner = key_of(self._run), record.peer
-        stored = await self._search(lambda node: node.store(key, value, float(expires), subkey=owner))
+        stored = await self._search(lambda node: node.store(key, value, expiration_of(issued), subkey=owner))
         return bool(stored)
 
     async def _enter(self, peer: PeerId, address: str) -> None:

@@ -69,6 +69,14 @@ def next_sequence(last: int, unix_ms: int) -> int:
     return max(last + 1, unix_ms)
 
 
+def expiration_of(record: PeerRecord) -> float:
+    """Until when the directory keeps ``record``, unix seconds: of two of one second the later one stays longer.
+
+    hivemind keeps of one owner's records the one that expires last, and of equal ones the first.
+    """
+    return record.expires + record.sequence % 1000 / 1000
+
+
 def encode_record(record: PeerRecord, sign: Callable[[bytes], bytes]) -> bytes:
     """Signed bytes of ``record``; raises LocalError when it is larger than a directory entry may be."""
     body = _body(record)

@@ -15,7 +15,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from protocols.errors import RemoteError
 
 from .limits import RECORD_BYTES, RECORDS, Gauge
-from .records import RECORD_LIMIT, PeerRecord, decode_record, key_of
+from .records import RECORD_LIMIT, PeerRecord, decode_record, expiration_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         if found.peer != owner or found.run != self._run:
             raise RemoteError(owner[:64], "record belongs to another peer or run")
         # A record prolonged by somebody else would outlive its successor, since hivemind keeps what expires last.
-        if found.expires != record.expiration_time:
+        if expiration_of(found) != record.expiration_time:
             raise RemoteError(owner, "record's expiry was changed")
         if found.expires > self._clock() + self._lifetime_s + CLOCK_LIMIT_S:
             raise RemoteError(owner, "record is valid for too long")

@@ -36,6 +36,7 @@ from .outbox import Limits, Outbox
 from .part_file import PartFile
 from .paths import Home
 from .pulse import PULSE_S, Pulse
+from .refusals import state_gauges
 from .reporter import Reporter
 from .roots import find_roots
 from .runs import find_run
@@ -216,10 +217,12 @@ class Daemon:
         if network is None:
             return Session(parts, self, None), None
         outbox = Outbox(network.transport, Limits.of(update_bytes(run.setting)))
+        self._entry.yield_to(outbox.calm)
         session = Session(parts, self, outbox)
         stack.push_async_callback(outbox.close)
         stack.push_async_callback(network.close)  # before the outbox, so that what is under way arrives
         parts.journal.gate, network.lease.on_lost = network.lease.gate, self._give_way
+        network.refusals.watch(partial(state_gauges, parts.machine))
         await network.attach(session)
         return session, outbox
 

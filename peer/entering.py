@@ -10,6 +10,7 @@ import asyncio
 import gc
 import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -28,13 +29,14 @@ from .blob_exchange import ROLE, BlobExchange
 from .blob_fetch import Patience
 from .blobs import BlobStore
 from .corpus import missing
+from .refusals import blob_gauges
 from .runs import check_admitted, keep_manifest
 from .settings import CELL, round_setting, train_config
 from .start_state import initial_state
 from .state import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from contextlib import AsyncExitStack
 
     from protocols.ids import PeerId
@@ -118,6 +120,7 @@ class Entry:
             patience=Patience(tick_s=LOOK_S),
         )
         await self._exchange.start()
+        network.refusals.watch(partial(blob_gauges, self._exchange))
         self.network = network
 
     async def learn(self, opened: asyncio.Task[None]) -> Run:
@@ -156,6 +159,11 @@ class Entry:
         """Tell others that everything is here."""
         if self.network is not None:
             self.network.serves(ROLE)
+
+    def yield_to(self, calm: Callable[[], Awaitable[None]]) -> None:
+        """Serve blobs only while ``calm`` returns at once: before rounds they stand back."""
+        if self._exchange is not None:
+            self._exchange.yield_to(calm)
 
     def invitation(self, anchor: Anchor | None) -> dict[str, Any]:
         """An invitation to this run as the API shows it; raises LocalError while nobody could come by it."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from dht.limits import Gauge
+from protocols.round.slots import QUEUE
+
 from . import status as st
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from dht.limits import Gauge
+    from protocols.round.machine import Machine
 
+    from .blob_exchange import BlobExchange
     from .reporter import Reporter
 
 COMPLAIN_S = 60.0
@@ -49,3 +53,21 @@ class Refusals:
             self._reporter.warn("refused", text, "nothing, unless it goes on: the log names the peers")
         elif any(each.code == "refused" for each in self._reporter.status.warnings):
             self._reporter.apply(st.Cleared("refused"))
+
+
+def blob_gauges(exchange: BlobExchange) -> list[Gauge]:
+    """Requests for data that are answered now, and that wait."""
+    (serving, waiting), limits = exchange.serving, exchange.limits
+    return [
+        Gauge("blobs", limits.at_once, "requests for data", serving),
+        Gauge("blobs_waiting", limits.waiting, "requests for data found the queue full", waiting, exchange.refused),
+    ]
+
+
+def state_gauges(machine: Machine) -> list[Gauge]:
+    """Joiners to whom the model's state is sent now, and that wait."""
+    now = machine.donating
+    return [
+        Gauge("states", now.slots, "joiners", now.served),
+        Gauge("states_waiting", QUEUE, "joiners found the queue for the state full", now.waiting, now.refused),
+    ]

@@ -69,7 +69,7 @@ def test_penalties_double_to_an_hour_and_are_forgiven_slowly() -> None:
         assert penalties.left("liar", now) == 0.0
     assert lengths == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
     now += 3 * lim.FORGIVEN_S
-    assert penalties.punish("liar", now) == 30 * 2 ** (8 - 4), "the hour of the eighth forgave one, these four hours four"
+    assert penalties.punish("liar", now) == 30 * 2 ** (8 - 4), "an hour each: one while refused, four since"
     assert penalties.left("honest", now) == 0.0
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht import validator as validator_module
-from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
 from dht.validator import RecordValidator, make_room
 from peer.identity import Identity
 from protocols.canonical import pack, unpack
@@ -50,7 +50,7 @@ def _entry(record: PeerRecord, sign: Callable[[bytes], bytes] = ALICE.sign, **ch
         "key": DHTID.generate(source=key_of(record.run)).to_bytes(),
         "subkey": msgpack.packb(record.peer),
         "value": msgpack.packb(encode_record(record, sign)),
-        "expiration_time": float(record.expires),
+        "expiration_time": expiration_of(record),
     }
     return DHTRecord(**(fields | changes))
 

@@ -31,7 +31,7 @@ def counted(home: Path, key: Identity, after: int) -> bool:
 
 def waits(live: Live) -> bool:
     """Whether it says that its key is in use."""
-    return live.status().get("reason", {}).get("code") == "key_in_use"
+    return bool(live.status().get("reason", {}).get("code") == "key_in_use")
 
 
 def test_second_machine_waits_in_words_takes_over_and_signs_nothing_twice(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from msgpack import packb
 from dht.control import Control
 from dht.handshake import Hello, encode_hello
 from dht.p2pd import P2pd, P2pdConfig
-from dht.records import PeerRecord, encode_record, key_of
+from dht.records import PeerRecord, encode_record, expiration_of, key_of
 from dht.transport import PROTOCOL_ID, StreamTransport, TransportConfig
 from peer.blob_fetch import PROTOCOL as BLOBS
 from peer.identity import Identity
@@ -160,7 +160,7 @@ class Flooder:
             keys=[DHTID.generate(source=key_of(self.run)).to_bytes()] * 16,
             subkeys=[packb(self.key.peer)] * 16,
             values=[good, *[good[:-1] + b"x"] * 15],
-            expiration_time=[float(record.expires)] * 16,
+            expiration_time=[expiration_of(record)] * 16,
             in_cache=[False] * 16,
             peer=dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes()),
         )
