@@ -41,6 +41,7 @@ def fuzz(decoder: Decoder, count: int, seed: int) -> list[dict[str, Any]]:
     draw, failed, worst, share = Random(seed), 0, 0.0, 0.0
     for example in decoder.examples:
         decoder.take(example)  # warm: what it needs is loaded
+    gc.freeze()  # as in the daemon: collecting what is loaded for good would count as somebody's time
     inputs = bombs(min(decoder.limit, 70_000))
     for number in range(-len(inputs), count):
         raw = inputs[number] if number < 0 else mutate(draw, decoder.examples, decoder.limit)
@@ -110,7 +111,6 @@ def main() -> None:
         guided(given.atheris, given.corpus or Path(tempfile.mkdtemp(prefix="murmur-corpus-")))
     from tests.fuzzing.decoders import table
 
-    gc.freeze()  # what is loaded by now is no garbage, and collecting it would count as somebody's time
     for decoder in table():
         if not given.case or decoder.name in given.case:
             for found in fuzz(decoder, given.count or COUNT[given.quick], given.seed):
