@@ -87,6 +87,13 @@ class Control:
         )
         await self._tell(peer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))
 
+    async def connected(self, own: PeerId) -> int:
+        """With how many peers p2pd holds connections; raises TransportError. ``own`` is named in errors."""
+        answer = p2pd_pb2.Response()
+        _, writer = await self._ask(own, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), answer)
+        writer.close()
+        return len(answer.peers)
+
     async def _tell(self, peer: PeerId, request: Any) -> None:
         with contextlib.suppress(TransportError):
             _, writer = await self._ask(peer, request)
@@ -100,14 +107,14 @@ class Control:
         _, writer = await self._ask(peer, request)
         writer.close()
 
-    async def _ask(self, peer: PeerId, request: Any) -> Ends:
-        """One request; its connection becomes the stream when it opens one.
+    async def _ask(self, peer: PeerId, request: Any, answer: Any = None) -> Ends:
+        """One request, answered into ``answer``; its connection becomes the stream when it opens one.
 
         hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
         """
         async with deadline(peer, self._dial_s):
             ends = await asyncio.open_unix_connection(self._path, limit=READ_AHEAD)
-            response = p2pd_pb2.Response()
+            response = answer if answer is not None else p2pd_pb2.Response()
             try:
                 await write_pbmsg(ends[1], request)
                 await read_pbmsg_safe(ends[0], response)

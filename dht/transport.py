@@ -23,6 +23,7 @@ from protocols.ids import PeerId, public_key
 from .control import Control, deadline
 from .guard import Guard
 from .handshake import PRIVATE, Hello
+from .limits import CONNECTIONS, Gauge
 from .links import Link, LinkConfig, Refused
 from .reception import Reception
 from .services import attend, calling
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from protocols.ports import Buffer, FrameHandler
 
-    from .limits import Gauge
     from .services import Service
     from .stream import Ends
 
@@ -94,6 +94,7 @@ class StreamTransport:
         self.guard = Guard(members, hang_up=self._hang_up)
         self._reception = Reception(self._own, config.timing, self.guard, admits, self._total)
         self._services = self._reception.services
+        self._connections = Gauge("connections", CONNECTIONS, "connections", None)
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
@@ -120,9 +121,14 @@ class StreamTransport:
         """How often a peer broke the protocol."""
         return self._reception.hang_ups
 
+    async def count_connections(self) -> None:
+        """Ask p2pd for how many connections it holds, for ``gauges``."""
+        with contextlib.suppress(TransportError):
+            self._connections.in_use = await self._control.connected(self._peer)
+
     def gauges(self) -> list[Gauge]:
         """What others may make this peer hold and do, and what was refused."""
-        return [*self._reception.door.gauges(), *self.guard.gauges()]
+        return [self._connections, *self._reception.door.gauges(), *self.guard.gauges()]
 
     @property
     def attached(self) -> bool:

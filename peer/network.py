@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 LOOK_S = (1.0, 15.0)
 """First and longest pause between looks into the directory; back to the first when neighbours change."""
 SHOW_S = 1.0
+COUNT_EVERY = 10
+"""Turns of showing from one count of p2pd's connections to the next."""
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
 SAVE_S = 60.0
@@ -265,7 +268,7 @@ class Network:
 
     async def _show(self) -> None:
         """Bring the network's figures into the status document."""
-        while True:
+        for turn in itertools.count():
             if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
             neighbours = len(self.transport.neighbours())
@@ -276,6 +279,8 @@ class Network:
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
             self._tell_seeds()
+            if turn % COUNT_EVERY == 0:
+                await self.transport.count_connections()
             self.refusals.tell()
             await self._remember()
             await asyncio.sleep(SHOW_S)

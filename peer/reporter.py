@@ -192,7 +192,8 @@ class Reporter:
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused, and the daemon goes on; None: everything that waited for it is written."""
         if isinstance(error, Withheld):
-            self.warn("key", str(error), error.remedy)
+            if all(each.text != str(error) for each in self.status.warnings):
+                self.warn("key", str(error), error.remedy)
         elif error is not None:
             self.warn("disk", str(error), "free some disk space: it is tried again by itself, nothing is lost so far")
         else:

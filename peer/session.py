@@ -40,7 +40,7 @@ from protocols.round.effects import (
 )
 
 from .choosing import choose, remember
-from .journal import SlotUsed
+from .journal import SlotUsed, Withheld
 from .part_file import PartKeeper
 from .state import Checkpoint, StateStore
 
@@ -330,7 +330,7 @@ class Session:
 
     def _refused(self, error: EnvironmentFault) -> None:
         """The disk refused something that is kept in memory: try again later."""
-        if self._retry_at == math.inf:
+        if self._retry_at == math.inf or isinstance(error, Withheld):
             self._pause = RETRY_S[0]
         else:
             self._pause = min(2 * self._pause, RETRY_S[1])

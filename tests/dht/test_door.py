@@ -107,6 +107,8 @@ def test_nothing_is_kept_of_a_stranger_that_left(open_node: OpenNode) -> None:
             await other.transport.p2p.add_binary_stream_handler(PROTOCOL_ID, greet)
             reader, writer = await _stranger(stack, ours, other)
             assert ours.transport.traffic().peers == {}, "no counter before the hello"
+            await ours.transport.count_connections()
+            assert {gauge.name: gauge.in_use for gauge in ours.transport.gauges()}["connections"] == 1
             writer.write(encode_hello(Hello(RUN, "stranger")))
             await ours.until(lambda: other.transport.peer in ours.neighbours)
             assert other.transport.peer in ours.transport.traffic().peers
@@ -117,6 +119,33 @@ def test_nothing_is_kept_of_a_stranger_that_left(open_node: OpenNode) -> None:
             assert traffic.peers == {}
             hello = len(encode_hello(Hello(RUN, "test 1")))
             assert traffic.sent >= 2 * hello and traffic.received >= 2 * hello, "but the bytes count"
+
+    asyncio.run(scenario())
+
+
+def test_an_offender_that_comes_back_loses_all_its_connections(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other, contextlib.AsyncExitStack() as stack:
+            ours.transport.guard.punish(other.transport.peer, "lied")
+            reader, _ = await _stranger(stack, ours, other)
+            await _closed(reader)
+            async with asyncio.timeout(5):
+                connections = None
+                while connections != 0:
+                    await ours.transport.count_connections()
+                    (connections,) = (each.in_use for each in ours.transport.gauges() if each.name == "connections")
+
+    asyncio.run(scenario())
+
+
+def test_a_member_is_never_cut_off(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        members: set[str] = set()
+        async with open_node(1, members=lambda: frozenset(members)) as ours, open_node(2) as other:
+            members.add(other.transport.peer)
+            ours.transport.guard.punish(other.transport.peer, "lied")
+            await other.transport.connect(ours.transport.peer, ours.transport.addresses())
+            await ours.until(lambda: other.transport.peer in ours.neighbours)  # p2pd was told to keep it
 
     asyncio.run(scenario())
 
