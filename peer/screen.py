@@ -41,7 +41,8 @@ def screen(status: dict[str, Any]) -> str:
 
 
 def _reason(reason: dict[str, Any]) -> str:
-    return "" if reason["code"] == "none" else f" ({reason['text'] or reason['code']})"
+    text = reason["text"] or (reason["code"] if reason["code"] != "none" else "")
+    return f" ({text})" if text else ""
 
 
 def _phase(now: dict[str, Any]) -> str:

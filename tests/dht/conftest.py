@@ -53,6 +53,7 @@ async def _open_node(
     run: bytes = RUN,
     timing: Timing = QUICK,
     admits: Callable[[PeerId], bool] = lambda _: True,
+    members: Callable[[], frozenset[PeerId]] = frozenset,
 ) -> AsyncIterator[Node]:
     identity = Identity.from_seed(bytes([number]) * 32)
     home = home / str(number)
@@ -71,7 +72,11 @@ async def _open_node(
         node.restarted.set()
 
     transport = StreamTransport(
-        TransportConfig(run, "test 1", timing), on_frame, on_neighbours=on_neighbours, admits=admits
+        TransportConfig(run, "test 1", timing),
+        on_frame,
+        on_neighbours=on_neighbours,
+        admits=admits,
+        members=members,
     )
     p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"), on_restart)
     node = Node(identity, p2pd, transport)

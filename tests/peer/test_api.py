@@ -174,6 +174,18 @@ def test_unknown_paths_and_methods(running: Running) -> None:
     refused(running.call("GET", "/api/v1/secrets", Authorization=""), 401, "token")
 
 
+def test_an_invitation_is_given_or_refused_in_words(running: Running) -> None:
+    code, _, body = running.call("GET", "/api/v1/invite")
+    assert (code, body) == (200, {"schema": 1, "invitation": "murmur1abc"})
+    running.invitation = None
+    code, _, body = running.call("GET", "/api/v1/invite")
+    assert code == 409
+    assert body["error"] == {"code": "state", "text": "nobody can join", "remedy": "leave out --alone"}
+    with pytest.raises(Refused, match="nobody can join") as refused:
+        client.invite(running.home, as_json=False)
+    assert refused.value.remedy == "leave out --alone"
+
+
 def test_stop_is_passed_on(running: Running) -> None:
     assert running.call("POST", "/api/v1/stop")[::2] == (202, {"schema": 1, "state": "stopping"})
     assert running.stops == 1

@@ -55,6 +55,11 @@ def test_one_exit_code_for_each_fault() -> None:
         ("up", "--alone", "--join", "/ip4/127.0.0.1/tcp/1"),
         ("up", "--ro", "3"),
         ("up", "--listen", "banana"),
+        ("up", "--join", "banana"),
+        ("up", "--join", "murmur1abc"),
+        ("up", "--join", "/ip4/127.0.0.1/tcp/1/p2p/banana"),
+        ("up", "--run", "abcdef"),
+        ("up", "--blob-cap", "0"),
         ("swarm", "--peers", "0"),
         ("run",),
         ("run", "show"),
@@ -75,7 +80,7 @@ def test_version() -> None:
 
 
 def test_without_a_daemon_status_and_stop_exit_3(tmp_path: Path) -> None:
-    for verb in ("status", "stop"):
+    for verb in ("status", "stop", "invite"):
         done = murmur(tmp_path, verb)
         assert (done.returncode, done.stdout) == (Exit.NO_DAEMON, "")
         assert done.stderr.splitlines() == [

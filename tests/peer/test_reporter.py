@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from peer import status as st
 from peer.identity import Identity
 from peer.reporter import Reporter
+from peer.screen import screen
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash, short
 from protocols.messages import Seal
 from protocols.round.chain import Head
-from protocols.round.effects import Final, Record, Sealed
+from protocols.round.effects import Final, Record, Sealed, Syncing
 from protocols.table import LOST, STANDING, STRIKE, Member, Table
 from tests.peer.test_state import SCOPE, VALUES, chain, store
 
@@ -192,6 +193,37 @@ def test_a_full_disk_is_a_warning_until_it_takes_everything(tmp_path: Path, monk
     assert desk.take(sealed(4))
     desk.reporter.on_disk(None)
     assert desk.warnings == {}
+
+
+def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(tmp_path)
+    desk.reporter.tell_seeking("nobody of the run answers yet, trying 3 addresses")
+    now = desk.reporter.status
+    assert (now.state, now.reason.code) == ("seeking", "no_peers")
+    desk.reporter.tell_syncing("1 of 38 files, 0.1 of 5.4 MB, from 2 peers")
+    desk.reporter.tell_syncing("2 of 38 files, 0.3 of 5.4 MB, from 2 peers")
+    now = desk.reporter.status
+    assert (now.state, now.reason.code, now.reason.text[:12]) == ("syncing", "none", "2 of 38 file")
+    assert "syncing (2 of 38 files, 0.3 of 5.4 MB, from 2 peers)" in screen(st.to_json(now))
+    assert capsys.readouterr().out.splitlines() == [
+        "  seeking    nobody of the run answers yet, trying 3 addresses",
+        "  syncing    1 of 38 files, 0.1 of 5.4 MB, from 2 peers",
+    ], "a line for a person only now and then"
+    for effect, text in (
+        (Syncing(1, 3, 2, None), "the run's state: 1 of 3 MiB, from 2 peers"),
+        (Syncing(1, 3, 0, 4), "the run's state: 1 of 3 MiB; place 4 in a queue"),
+        (Syncing(1, 3, 0, None), "the run's state: 1 of 3 MiB; nobody serves it just now"),
+        (Syncing(3, 3, 1, None), ""),
+    ):
+        desk.reporter.on_effect(effect)
+        assert desk.reporter.syncing == text
+    desk.reporter.on_effect(Syncing(1, 3, 1, None))
+    assert desk.reporter.syncing == "the run's state: 1 of 3 MiB, from 1 peer"
+    desk.take(sealed(9, synced=True))
+    assert desk.reporter.syncing == ""
+    desk.reporter.enter("stopping")
+    desk.reporter.tell_seeking("again")
+    assert desk.reporter.status.state == "stopping", "whoever ends does nothing else any more"
 
 
 def test_json_lines_tell_void_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
