@@ -255,7 +255,8 @@ class Reporter:
     async def held_out(self, record: Record, evaluate: Evaluate) -> None:
         """Measure the held-out loss after a round, if it is time to, and print the round's line."""
         loss = None
-        if not record.void and self._wants_held_out(record.round):
+        catching_up = self._window is None and record.verdict == "late"  # nothing may keep the trainer from its first
+        if not record.void and not catching_up and self._wants_held_out(record.round):
             began = time.monotonic()
             try:
                 loss = await evaluate()

@@ -12,6 +12,7 @@ from peer import status as st
 from peer.identity import Identity
 from peer.reporter import Reporter
 from peer.screen import screen
+from peer.training import WindowResult
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash, short
 from protocols.messages import Seal
@@ -193,6 +194,18 @@ def test_a_full_disk_is_a_warning_until_it_takes_everything(tmp_path: Path, monk
     assert desk.take(sealed(4))
     desk.reporter.on_disk(None)
     assert desk.warnings == {}
+
+
+def test_who_catches_up_measures_nothing_before_it_has_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk(tmp_path)
+    for number in (3, 4):
+        desk.take(sealed(number, verdict="late", weights={}))
+    assert "held-out" not in capsys.readouterr().out
+    desk.reporter.on_window(WindowResult(chain()[0].drift, 1, 10, 2.0, 2.0, 100.0))
+    desk.take(sealed(5, verdict="late", weights={}))
+    assert "held-out 2.500" in capsys.readouterr().out
 
 
 def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
