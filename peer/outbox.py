@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -29,7 +30,9 @@ QUEUE_UPDATES = 3
 BULK_FRAMES = 16
 """Bulk frames waiting for one neighbour: it asks for no more than half of it, what is beyond these is dropped."""
 HOLD_S = 1.0
-"""A bulk frame waits no longer than this while bytes of a round wait for anybody."""
+"""While a round is held up by nothing but bulk, one bulk frame goes out in this time, so that none waits for ever."""
+QUIET_S = 0.25
+"""For so long after a flooded statement a round is being made, and its next bytes may come at once."""
 ROUND_KINDS = frozenset({"parts", "results"})
 ALL_QUEUES = 4
 """Bytes waiting for all neighbours together, in full queues: most of what waits is shared between them."""
@@ -125,8 +128,8 @@ class _Line:
 class Outbox:
     """Two queues and a sender task per neighbour. Buffers are referenced, not copied: they must not change.
 
-    Bulk goes to a neighbour when nothing else waits for it, and, for a second at most, when no bytes of a round wait
-    for any neighbour: they share one line.
+    Bulk goes to a neighbour when nothing else waits for it, and when no round is being made: while bytes of one wait
+    for any neighbour, or statements are flooded, one bulk frame a second goes out at most. They all share one line.
 
     A neighbour that reads too slowly loses what waits for it and gets a new stream, upon which it knows nothing.
     """
@@ -139,6 +142,7 @@ class Outbox:
         self._leaving: frozenset[PeerId] = frozenset()  # let go of, and still on their old stream
         self._ending: set[asyncio.Task[None]] = set()
         self._urgent = 0  # frames with bytes of a round that wait or are being sent
+        self._flooded = self._forced = -math.inf  # when a statement was, and a bulk frame in spite of a round
         self._calm = asyncio.Event()  # there are none
         self._calm.set()
 
@@ -182,6 +186,7 @@ class Outbox:
 
     def flood(self, kind: str, payload: Sequence[Buffer], source: PeerId | None) -> None:
         """Queue a frame for every neighbour but ``source``."""
+        self._flooded = asyncio.get_running_loop().time()
         for peer in list(self._lines):
             if peer != source:
                 self.post(peer, kind, payload)
@@ -241,12 +246,17 @@ class Outbox:
             if line.first:
                 return line.first.popleft()
             if line.bulk:
-                held = held or loop.time()
-                left = held + HOLD_S - loop.time()
-                if not self._urgent or left <= 0:
+                now = loop.time()
+                held = held or now
+                calm = self._flooded + QUIET_S
+                if not self._urgent and now >= calm:
+                    return line.bulk.popleft()
+                due = max(held, self._forced) + HOLD_S
+                if now >= due:
+                    self._forced = now
                     return line.bulk.popleft()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout_at(due if self._urgent else min(due, calm)):
                         await line.wake.wait()
             else:
                 line.idle.set()

@@ -41,8 +41,8 @@ SILENT_S = 10.0
 REST_S = (4.0, 60.0)
 """First and longest rest of a donor that stalled, or has no room or no such state; doubles in between."""
 QUICK_S, SLOW_S = 0.5, 1.0
-"""A chunk that takes less lets its donor have one more under way, one that takes more has one less: what is under way
-waits in buffers, and a round's bytes wait behind it."""
+"""A chunk that takes less lets its donor have twice as many under way, one that takes more has one less: what is under
+way waits in buffers, and a round's bytes wait behind it."""
 FIRST_WINDOW = 1
 REPLAY_STATES = 2
 """Rounds whose results are as large as so many states are replayed rather than jumped over …"""
@@ -222,7 +222,7 @@ def _delivered(donor: Donor, index: int, now: float) -> None:
     if took > SLOW_S:
         donor.window = max(1, donor.window - 1)
     elif took < QUICK_S and full:
-        donor.window = min(AT_ONCE, donor.window + 1)
+        donor.window = min(AT_ONCE, 2 * donor.window)
 
 
 def on_queue(ctx: Context, sender: PeerId, place: StateQueue, now: float) -> None:

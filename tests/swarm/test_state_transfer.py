@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from peer.virtual import VirtualPeer, World
     from peer.virtual.peer import Forge
     from protocols.ids import PeerId
+    from protocols.messages import Seal
     from protocols.round.effects import Train, Window
 
 CHUNK = 64
@@ -192,7 +193,7 @@ def bent_chain(liar: VirtualPeer) -> Forge:
         reply = ChainReply.decode(payload, SCOPE, sender="test")
         links = []
         for link in reply.links:
-            body = replace(link.proposal.body, round=2_000_000)
+            body = replace(cast("Seal", link.proposal.body), round=2_000_000)
             links.append(replace(link, proposal=SCOPE.state(liar.peer, body, liar.disk.identity.sign)))
         return [(kind, replace(reply, links=tuple(links)).encode())]
 
