@@ -48,6 +48,8 @@ class KeyLease:
         """Called when another machine turns out to have held the key before."""
         self._lease = Lease(instance_of(root))
         self._unsure_until = 0.0  # monotonic; nobody could be asked yet
+        self._beat = self._heard = time.time()  # a machine that sleeps has no monotonic time
+        self._taken = False
         self.lost = False
 
     async def acquire(self, addresses: Sequence[str], run: bytes) -> None:
@@ -61,7 +63,9 @@ class KeyLease:
                     await self._wait(directory)
                 else:
                     self._unsure_until = time.monotonic() + self._timing.lifetime_s
-        self._lease.take(time.time())
+        self._beat = self._heard = time.time()
+        self._lease.take(self._beat)
+        self._taken = True
 
     async def _wait(self, directory: Directory) -> None:
         record: PeerRecord | None = None
@@ -85,12 +89,26 @@ class KeyLease:
 
     def stamp(self, record: PeerRecord) -> PeerRecord:
         """This daemon's own record, with whose it is."""
-        return replace(record, instance=self._lease.instance, since=self._lease.since)
+        return replace(record, instance=self._lease.instance, since=self._lease.since or int(time.time()))
+
+    def beat(self, *, heard: bool) -> None:
+        """Called every second or so; ``heard``: somebody is connected.
+
+        After a sleep, or without anybody, for longer than a lease the key may have been taken over in good faith: then
+        this machine holds it from the next ``look`` on, and not since before.
+        """
+        now, longest = time.time(), self._timing.lifetime_s
+        if now - self._beat > longest or (heard and now - self._heard > longest):
+            self._lease.since = 0
+            self._unsure_until = time.monotonic() + longest
+        self._beat = now
+        if heard:
+            self._heard = now
 
     def look(self, records: Sequence[PeerRecord], directory: Directory) -> None:
         """Somebody's answer is here: does another machine say that the key is its own?"""
         record = look_up(records, self._peer)
-        if not self._lease.since or self.lost:
+        if not self._taken or self.lost:
             return
         if self._lease.wait(record, time.time()):
             self.lost = True
@@ -98,6 +116,7 @@ class KeyLease:
             self.on_lost()
         elif record is not None and record.instance != self._lease.instance and not record.left:
             directory.outbid(record)
+        self._lease.take(time.time())
         self._unsure_until = 0.0
 
     def sealed(self, *, synced: bool) -> None:
@@ -109,10 +128,10 @@ class KeyLease:
         """Called before each new signature. Raises Withheld: later; SlotUsed: this one never."""
         if self.lost:
             raise Withheld("another machine runs with this key", remedy="use each key on one machine")
-        if time.monotonic() < self._unsure_until:
+        if time.monotonic() < self._unsure_until or time.time() - self._beat > self._timing.lifetime_s:
             raise Withheld(
-                "nobody has been asked yet whether another machine runs with this key; nothing is signed so far",
-                remedy="nothing: it is signed as soon as one of the given addresses answers",
+                "nobody has been asked yet whether another machine runs with this key; nothing is signed until then",
+                remedy="nothing: it goes on as soon as another peer answers",
             )
         if self._lease.inherited:
             raise SlotUsed(

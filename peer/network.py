@@ -272,6 +272,7 @@ class Network:
             if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
             neighbours = len(self.transport.neighbours())
+            self.lease.beat(heard=neighbours > 0)
             sent, received = self.traffic()
             self._reporter.apply(st.Peers(total=neighbours, direct=neighbours))
             self._reporter.apply(st.Traffic(sent, received))

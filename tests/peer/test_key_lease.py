@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ class Shelf:
 def lease(tmp_path: Path) -> Any:
     """One that has taken its key, and asked about it."""
     found = KeyLease(tmp_path, PeerId(KEY.peer), Board())  # type: ignore[arg-type]
-    found._lease.take(time.time())
+    asyncio.run(found.acquire((), RUN))
     found.gate()
     return found
 
@@ -104,5 +105,32 @@ def test_without_an_answer_nothing_is_signed_for_one_lease(lease: Any, monkeypat
     monkeypatch.setattr("peer.key_lease.time.monotonic", lambda: now + 121)
     lease.gate()
     monkeypatch.undo()
+    lease.look([], Shelf())
+    lease.gate()
+
+
+def test_after_a_sleep_the_machine_that_took_over_keeps_the_key(lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is younger, but it took the key in good faith; this one must not sign on waking up."""
+    began = time.time()
+    monkeypatch.setattr("peer.key_lease.time.time", lambda: began + 1000)
+    with pytest.raises(Withheld):
+        lease.gate()
+    lease.beat(heard=True)
+    with pytest.raises(Withheld, match="nobody has been asked"):
+        lease.gate()
+    lease.look([record(began + 500, expires=int(began) + 1050)], Shelf())
+    assert lease.lost
+
+
+def test_after_a_cut_that_nobody_used_it_goes_on(lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr("peer.key_lease.time.time", lambda: now)
+    for _ in range(300):
+        now += 1
+        lease.beat(heard=False)
+        lease.gate()  # alone it may go on: who else is there
+    lease.beat(heard=True)
+    with pytest.raises(Withheld):
+        lease.gate()
     lease.look([], Shelf())
     lease.gate()
