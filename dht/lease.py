@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import tempfile
+import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,16 +72,19 @@ def instance_of(home: Path) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def asking(addresses: Sequence[str], run: bytes, timing: DirectoryTiming) -> AsyncIterator[Directory]:
+async def asking(
+    addresses: Sequence[str], run: bytes, timing: DirectoryTiming, folder: Path
+) -> AsyncIterator[Directory]:
     """The run's directory as seen through ``addresses`` under a passing identity, gone when the block ends.
 
-    Under the key itself other peers would see two of one name, and open streams to the wrong one. Raises
-    EnvironmentFault, ConfigError, TransportError.
+    Under the key itself other peers would see two of one name, and open streams to the wrong one. ``folder`` is for
+    its p2pd; what a crash leaves there the next one clears away. Raises EnvironmentFault, ConfigError, TransportError.
     """
-    with tempfile.TemporaryDirectory(prefix="murmur-ask-") as folder:
-        transport = StreamTransport(TransportConfig(run, "murmur"), _unheard)
-        directory = Directory(transport, run, _unsigned, timing=timing)
-        async with P2pd(P2pdConfig(Path(folder), None, host="127.0.0.1")) as p2pd:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    transport = StreamTransport(TransportConfig(run, "murmur"), _unheard)
+    directory = Directory(transport, run, _unsigned, timing=timing)
+    try:
+        async with P2pd(P2pdConfig(folder, None, host="127.0.0.1")) as p2pd:
             await transport.start(p2pd.control, in_rounds=False)
             try:
                 await directory.start(addresses, client=True)
@@ -90,6 +93,8 @@ async def asking(addresses: Sequence[str], run: bytes, timing: DirectoryTiming) 
                 await p2pd.retire()
                 await directory.close()
                 await transport.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def answered(directory: Directory, within: float = ANSWER_S) -> bool:

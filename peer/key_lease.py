@@ -42,7 +42,7 @@ class KeyLease:
         timing: DirectoryTiming | None = None,
     ) -> None:
         """``root`` is the home."""
-        self._peer, self._reporter = peer, reporter
+        self._root, self._peer, self._reporter = root, peer, reporter
         self._timing = timing or DirectoryTiming()
         self.on_lost: Callable[[], None] = lambda: None
         """Called when another machine turns out to have held the key before."""
@@ -58,7 +58,7 @@ class KeyLease:
         When none of them answers it returns as well, and nothing is signed before ``look``, for one lease at most.
         """
         if addresses:
-            async with asking(addresses, run, self._timing) as directory:
+            async with asking(addresses, run, self._timing, self._root / "asking") as directory:
                 if await answered(directory):
                     await self._wait(directory)
                 else:
