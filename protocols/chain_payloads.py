@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MAX_LOCATOR = 48
 MAX_LINKS = 16
 """Links of one reply: a certificate is up to 96 signatures to check."""
+MAX_WORK = 448
+"""Of a reply of several links, in signatures: to check them takes 45 ms, and nothing else is done meanwhile."""
+ROWS_A_SIGNATURE = 6
+"""Rows of a table that take as long as one signature."""
 MAX_ROWS = 1 << 12
 MAX_PROOF = 2 * MAX_VOTERS
 """Readys that show a seal final: of voters and lost."""
@@ -97,10 +101,11 @@ class ChainReply:
     @classmethod
     def fitting(cls, start: Hash | None, links: Sequence[Link], anchor: bytes = b"") -> ChainReply:
         """The first of ``links`` as far as a frame holds them."""
-        room, count = _REPLY_BYTES - _REPLY_HEAD - len(anchor), 0
+        room, left, count = _REPLY_BYTES - _REPLY_HEAD - len(anchor), MAX_WORK, 0
         for link in links[:MAX_LINKS]:
             room -= len(link.encode())
-            if room < 0:
+            left -= _work(len(link.votes) + len(link.final), len(link.table.members))
+            if room < 0 or (left < 0 and count):
                 break
             count += 1
         return cls(start, tuple(links[:count]), count < len(links), anchor)
@@ -124,7 +129,11 @@ class ChainReply:
         start, more, anchor = reader.blob(HASH_BYTES), reader.take(1), reader.blob(MAX_ANCHOR)
         if len(start) not in {0, HASH_BYTES} or more not in {b"\x00", b"\x01"}:
             raise ValueError("names no seal to start from")
-        links = tuple(_read_link(reader, scope, sender) for _ in range(reader.number(MAX_LINKS)))
+        links: list[Link] = []
+        left = MAX_WORK
+        for _ in range(reader.number(MAX_LINKS)):
+            links.append(_read_link(reader, scope, sender, left if links else None))
+            left -= _work(len(links[-1].votes) + len(links[-1].final), len(links[-1].table.members))
         reader.end()
         if (links or more == b"\x01" or anchor) and not start:
             raise ValueError("links on top of nothing")
@@ -132,7 +141,7 @@ class ChainReply:
             raise ValueError("more links, and none is here")
         if sum(bool(link.final) for link in links) > 1:
             raise ValueError("more than one seal shown final")
-        return cls(Hash(start) if start else None, links, more == b"\x01", anchor, len(payload))
+        return cls(Hash(start) if start else None, tuple(links), more == b"\x01", anchor, len(payload))
 
 
 def read_link(encoded: bytes, scope: Scope, *, sender: str) -> Link:
@@ -146,10 +155,12 @@ def read_link(encoded: bytes, scope: Scope, *, sender: str) -> Link:
     return link
 
 
-def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
+def _read_link(reader: _Reader, scope: Scope, sender: str, most: int | None = None) -> Link:
     # All is cut out before the first signature is checked: a frame cut short costs nothing.
     proposal, votes = reader.blob(_SEAL_BYTES), reader.blobs(MAX_VOTERS, MAX_STATEMENT)
     rows, final = reader.blobs(MAX_ROWS, _ROW_BYTES), reader.blobs(MAX_PROOF, MAX_STATEMENT)
+    if most is not None and _work(len(votes) + len(final), len(rows)) > most:
+        raise ValueError("too much to check at once")
     members = [Member.from_wire(unpack(row, depth=1, items=0)) for row in rows]
     if any(one.peer >= two.peer for one, two in zip(members, members[1:], strict=False)):
         raise ValueError("table out of order")
@@ -159,6 +170,11 @@ def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
         Table({each.peer: each for each in members}),
         tuple(scope.decode(each, sender=sender) for each in final),
     )
+
+
+def _work(statements: int, rows: int) -> int:
+    """What it takes to check a link of so many statements beside its proposal, in signatures."""
+    return 1 + statements + rows // ROWS_A_SIGNATURE
 
 
 class _Reader:

@@ -210,6 +210,16 @@ def test_a_reply_is_cut_where_the_frame_ends(monkeypatch: pytest.MonkeyPatch) ->
     assert len(cut.encode()) <= size
 
 
+def test_a_reply_is_no_more_than_can_be_checked_at_once() -> None:
+    """By signatures and by rows; a single link, which cannot be divided, may be more."""
+    wide = replace(LINKS[0], table=table(1200))
+    assert len(ChainReply.fitting(ZERO, [wide] * 4).links) == 2, "200 signatures' worth of rows each, and 5 signatures"
+    voted = replace(LINKS[0], votes=LINKS[0].votes * 24)
+    assert len(ChainReply.fitting(ZERO, [voted] * 8).links) == 4, "97 signatures each"
+    refused(lambda: read(ChainReply(ZERO, (voted,) * 5).encode()), "too much to check at once")
+    assert len(read(ChainReply(ZERO, (replace(voted, final=LINKS[1].final * 48),)).encode()).links) == 1
+
+
 def test_the_largest_link_fits_a_frame() -> None:
     crowd = Table({each: replace(row, state="x" * 16) for each, row in table(4096).members.items()})
     vote = stated(KEYS[0], Vote(MAX_VIEW, ZERO))
