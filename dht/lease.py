@@ -80,7 +80,7 @@ async def asking(
     Under the key itself other peers would see two of one name, and open streams to the wrong one. ``folder`` is for
     its p2pd; what a crash leaves there the next one clears away. Raises EnvironmentFault, ConfigError, TransportError.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
+    await asyncio.to_thread(folder.mkdir, 0o700, exist_ok=True)
     transport = StreamTransport(TransportConfig(run, "murmur"), _unheard)
     directory = Directory(transport, run, _unsigned, timing=timing)
     try:
