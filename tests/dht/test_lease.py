@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.lease import Lease, instance_of
+from dht.directory import Directory, DirectoryTiming
+from dht.lease import Lease, answered, asking, instance_of
 from dht.records import INSTANCE_BYTES, PeerRecord
 from peer.identity import Identity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
+
+    OpenNode = Callable[..., AbstractAsyncContextManager[Any]]
 
 RUN, KEY, NOW = bytes(range(32)), Identity.from_seed(bytes(32)), 1_800_000_000
 ONE, TWO = bytes([1]) * INSTANCE_BYTES, bytes([2]) * INSTANCE_BYTES
@@ -59,3 +65,28 @@ def test_an_instance_is_one_home_and_not_its_copy(tmp_path: Path) -> None:
     (tmp_path / "one").rename(tmp_path / "old")
     (tmp_path / "two").rename(tmp_path / "one")
     assert instance_of(tmp_path / "one") not in {one, two}, "another folder in the same place is another home"
+
+
+def test_asking_finds_the_record_and_leaves_no_trace(open_node: OpenNode, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        folder = tmp_path / "asking"
+        async with open_node(1) as seed:
+            there = Directory(seed.transport, RUN, seed.identity.sign)
+            await there.start([])
+            own = PeerRecord(RUN, seed.transport.peer, (), (), "1", 5, 0, 0, instance=ONE, since=7)
+            there.announce(own)
+            async with asking(seed.transport.addresses(), RUN, DirectoryTiming(), folder) as directory:
+                assert await answered(directory)
+                (found,) = await directory.records()
+                assert (found.peer, found.instance, found.since, found.left) == (own.peer, ONE, 7, False)
+                await there.withdraw()
+                (found,) = await directory.records()
+                assert found.left and await directory.peers() == []
+            assert not folder.exists()
+            assert not there._node.protocol.routing_table.uid_to_peer_id, "it is no node that others count on"
+            nowhere = f"/ip4/127.0.0.1/tcp/1/p2p/{seed.transport.peer}"
+            async with asking([nowhere], RUN, DirectoryTiming(), folder) as directory:
+                assert not await answered(directory)
+            await there.close()
+
+    asyncio.run(scenario())
