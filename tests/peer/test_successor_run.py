@@ -6,6 +6,7 @@ import json
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -24,8 +25,8 @@ from protocols.manifest_text import parse
 from protocols.outer import state_root
 from protocols.round.chain import seal_zero
 from protocols.statements import Scope
-from tests.peer.live import home_of, murmur
-from tests.peer.sealed_home import founders
+from tests.peer.live import address, home_of, murmur
+from tests.peer.sealed_home import founders, sealed_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +81,21 @@ def test_a_run_that_has_ended_is_exported_and_succeeded(tmp_path: Path) -> None:
     with murmur(home, "export", str(tmp_path / "next"), f"--run={new}") as live:
         assert live.ends(30) == 0, live.complaints
     assert exported_loss(tmp_path / "next") < end, "and it goes on learning"
+
+
+def test_another_founder_fetches_the_state_that_the_run_starts_from(tmp_path: Path) -> None:
+    made = sealed_home(tmp_path)
+    other = founders(2)[1]
+    home, new = home_of(tmp_path, other, "other"), tmp_path / "new.toml"
+    flags = (f"--founder={other.peer}", "--steps=2", "--codec=int8", "-o", str(new))
+    with murmur(made.home.root, "run", "succeed", run_id(made.manifest).hex()[:8], *flags) as live:
+        assert live.ends(30) == 0, live.complaints
+    manifest = parse(new.read_text())
+    near = ("up", "--threads=1", "--listen=127.0.0.1", f"--run={new}", "--rounds=1")
+    with murmur(made.home.root, *near) as one, murmur(home, *near, f"--join={address(one)}") as two:
+        assert (one.ends(120), two.ends(60)) == (0, 0), one.complaints + two.complaints
+    params, momentum = initial_state(manifest, BlobStore(Home(home).blobs))
+    assert np.array_equal(params, made.last.params) and np.array_equal(momentum, made.last.momentum)
+    heads = [newest(stored_run(Home(each), run_id(manifest).hex())[1]).head for each in (made.home.root, home)]
+    zero = seal_zero(Scope(run_id(manifest), CELL), manifest.members.founders, state_root(params, momentum))
+    assert heads[0].seal == heads[1].seal and heads[0].parent == zero.seal
