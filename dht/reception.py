@@ -85,8 +85,9 @@ class Reception:
             with self.door.greeting(stream, protocol):
                 hello = await stream.listen()
             public_key(peer)
-        except (RemoteError, TransportError):
-            self.guard.count("hello", peer)
+        except (RemoteError, TransportError) as error:
+            if isinstance(error, RemoteError) or isinstance(error.__cause__, TimeoutError):
+                self.guard.count("hello", peer)
             raise
         private = "" if self.admits(peer) else PRIVATE
         reason = difference(self.own, hello) or private
