@@ -1,8 +1,8 @@
 """How a state gets to those who join: rate on a link, chunks sent twice after a cut, twelve joiners at one slow donor.
 
 Prints one JSON line a case. Real p2pd, streams and sessions in network namespaces (root), links capped with tbf; the
-trainers sleep. `rate/50mbit`, `rate/200mbit`: bytes of the state per second of its transfer against the link's rate,
-bound 0.8. `cut`: chunks written by the donor beyond those of the state, where the joiner is killed half way, bound 1.
+trainers sleep. `rate/50mbit`, `rate/200mbit`: bytes of the state per second, from the first request to the last chunk,
+against the link's rate, bound 0.8. `cut`: chunks written by the donor beyond those of the state, where the joiner is killed half way, bound 1.
 `twelve/total`: twelve joiners within 5 s that know one donor behind 20 Mbit/s, time until all have the state against
 size × 12 / rate, bound 1.3. `twelve/rounds`: the training peers' round time meanwhile against before, bound 1.2.
 """
@@ -120,7 +120,7 @@ def rate(folder: Path, values: int, mbit: int) -> dict[str, Any]:
         finally:
             bench.end()
         shown = bench.log(2, "syncing")
-        seconds = bench.log(2, "sealed")[0]["t"] - shown[0]["t"]
+        seconds = bench.log(2, "chunk")[-1]["t"] - shown[0]["t"]
     share = 8 * values / seconds / (mbit * 125_000)
     return line(f"rate/{mbit}mbit", share, "of the link", "higher", 0.8, {"name": "link", "value": 1.0})
 
@@ -193,9 +193,8 @@ def main() -> None:
     """Run the cases asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--case", choices=("rate", "cut", "twelve"), action="append", help="default: all; with --quick without twelve"
-    )
+    cases, words = ("rate", "cut", "twelve"), "default: all; with --quick without twelve"
+    parser.add_argument("--case", choices=cases, action="append", help=words)
     given = parser.parse_args()
     if os.geteuid():
         sys.exit("it needs root for network namespaces")

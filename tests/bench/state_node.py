@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import uvloop
 
 from dht.p2pd import P2pd, P2pdConfig
 from dht.transport import StreamTransport, TransportConfig
@@ -220,7 +221,7 @@ def fork(spec: Spec) -> int:
         with Path(f"/var/run/netns/{spec.namespace}").open("rb") as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
                 raise OSError(ctypes.get_errno(), "setns")
-        asyncio.run(_main(spec))
+        uvloop.run(_main(spec))
     except BaseException:
         (spec.home.parent / f"{spec.number}.err").write_text(traceback.format_exc())
         os._exit(1)
