@@ -133,7 +133,7 @@ class Seeds:
 
     def _show(self, address: str, error: Exception | None = None, *, retry_s: float | None = None) -> None:
         before, state = self._states[address], _STATES[error is None]
-        text = None if error is None else str(error) or repr(error)
+        text = None if error is None else (str(error) or repr(error)).removeprefix(f"{_peer_of(address)}: ")
         if (before.error, before.state == "ok") != (text, state == "ok"):
             log.info("seed %s: %s%s", address, state, f" ({text})" if text else "")
         self._states[address] = Seed(address, state, text, retry_s, getattr(error, "offset_s", None))

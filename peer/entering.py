@@ -169,17 +169,18 @@ class Entry:
         """An invitation to this run as the API shows it; raises LocalError while nobody could come by it."""
         if self._options.alone:
             raise LocalError("nobody can join a daemon that never looks for peers", remedy="start it without --alone")
+        if self.run is None:
+            raise LocalError("this daemon has not found its run itself yet", remedy="hand on the invitation it has")
         addresses = self.network.meeting_points() if self.network is not None else ()
         if not addresses:
             raise LocalError("the daemon does not listen yet", remedy="try again in some seconds")
-        members = self.run.manifest.members if self.run is not None else None
         return {
             "schema": 1,
             "invitation": invitation.encode(Invitation(self._goal.run, addresses, anchor)),
             "run": self._goal.run.hex(),
             "addresses": list(addresses),
             "anchor": None if anchor is None else {"round": anchor.round, "seal": anchor.seal.hex()},
-            "open": members.open if members is not None else None,
+            "open": self.run.manifest.members.open,
         }
 
     def _store(self) -> BlobStore:

@@ -98,6 +98,7 @@ class Network:
         """
         self._members, self._admits = members, admits
         self._options, self._run, self._reporter = options, run, reporter
+        self._own = PeerId(identity.peer)
         self.book = AddressBook(home.addresses(run))
         port = options.p2p_port or _same_port(options.listen, self.book.port)
         self._p2pd = P2pd(P2pdConfig(home.root, home.key, port, options.listen), self._restarted)
@@ -123,7 +124,8 @@ class Network:
         Waits first while another machine runs with this key. Raises EnvironmentFault (port, p2pd), ConfigError
         (addresses).
         """
-        addresses = list(dict.fromkeys((*seeds, *self.book.addresses(TRIED))))
+        known = dict.fromkeys((*seeds, *self.book.addresses(TRIED)))
+        addresses = [each for each in known if split(each)[1] != self._own]
         await self.lease.acquire(addresses, self._run)
         await self._p2pd.start()
         self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation

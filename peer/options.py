@@ -39,7 +39,7 @@ class UpOptions:
     """CPU threads of the trainer; 0 = all cores but one."""
     keep_checkpoints: int = 2
     """Sealed states kept on disk."""
-    blob_cap: int = 20 << 30
+    blob_cap: int = 20 * 10**9
     """Bytes that data fetched from others may take on disk."""
     json: bool = False
     """Only JSON lines on stdout."""

@@ -64,7 +64,8 @@ def _verdict(verdict: dict[str, Any]) -> str:
 
 
 def _seed(seed: dict[str, Any]) -> str:
-    return f"{seed['address']}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "")
+    again = "" if seed["retry_s"] is None else f", again in {seed['retry_s']:.0f} s"
+    return f"{seed['address']}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "") + again
 
 
 def _warning(warning: dict[str, Any]) -> str:
