@@ -35,6 +35,8 @@ LONG_S = 60.0
 """Nobody is waited for any longer, however long its chain."""
 EARLY_S = 4.0
 """With an invitation a head is chosen no sooner than this after the first question, unless three have answered."""
+LONELY_S = 20.0
+"""When nobody has shown the seal of an invitation for this long a person is told; newer members may not have it."""
 BEAT_S = 2.0
 REST_S = 30.0
 """One that had nothing to show is asked again after this long; so are all where nothing ranks what they show."""
@@ -114,7 +116,7 @@ def beat(ctx: Context, now: float) -> Opinion | None:
         trust.rested.pop(peer, None)
     if trust.anchor is not None or trust.halted or trust.opinions:
         consider(ctx, (), now)
-    _tell_lonely(ctx)
+    _tell_lonely(ctx, now)
     return decide(ctx, now)
 
 
@@ -246,10 +248,12 @@ def tell_found(ctx: Context) -> None:
         ctx.emit(Notice("anchor", "", ""))
 
 
-def _tell_lonely(ctx: Context) -> None:
+def _tell_lonely(ctx: Context, now: float) -> None:
     """Say, once, that nobody can show the seal that is trusted, or goes on from it."""
     trust = ctx.trust
     if trust.anchor is None or trust.lonely or trust.opinions or not trust.rested:
+        return
+    if trust.begun is None or now - trust.begun < LONELY_S:
         return
     if trust.base is not None and not trust.by_hand:
         return  # it is found: what is missing is a state, which the transfer tells
