@@ -34,9 +34,10 @@ def jump(ctx: Context, seals: int) -> None:
 
     A window that began before a jump over three is of no use either: its base is too far away.
     """
-    nothing = (False,) * len(ctx.ages)
+    nothing, before = (False,) * len(ctx.ages), ctx.ages
     for _ in range(min(seals, MAX_AGE)):
         ctx.drift, ctx.ages = grow_old(ctx.drift, ctx.ages, nothing, ctx.setting.part)
+    ctx.ages = tuple(0 if age + seals >= MAX_AGE else age + seals for age in before)  # what is dropped begins anew
     if seals >= MAX_AGE:
         ctx.legs = []
         ctx.training = replace(ctx.training, stale=True) if ctx.training else None

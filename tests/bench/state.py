@@ -2,9 +2,10 @@
 
 Prints one JSON line a case. Real p2pd, streams and sessions in network namespaces (root), links capped with tbf; the
 trainers sleep. `rate/50mbit`, `rate/200mbit`: bytes of the state per second, from the first request to the last chunk,
-against the link's rate, bound 0.8. `cut`: chunks written by the donor beyond those of the state, where the joiner is killed half way, bound 1.
-`twelve/total`: twelve joiners within 5 s that know one donor behind 20 Mbit/s, time until all have the state against
-size × 12 / rate, bound 1.3. `twelve/rounds`: the training peers' round time meanwhile against before, bound 1.2.
+against the link's rate, bound 0.8. `cut`: chunks written by the donor beyond those of the state, where the joiner is
+killed half way, bound 1. `twelve/total`: twelve joiners that know one donor behind 20 Mbit/s, time until all have the
+state against size × 12 / rate, bound 1.3. `twelve/rounds`: the training peers' round time meanwhile against before,
+bound 1.2.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_places_and_farewells_come_back_as_they_were(seal: Hash, position: int |
 def test_nonsense_names_its_sender(raw: bytes) -> None:
     for kind in (WantState, LeaveState, StateQueue, StateChunk):
         try:
-            again = kind.decode(raw, sender=SENDER).encode()  # type: ignore[attr-defined]
+            again = kind.decode(raw, sender=SENDER).encode()
         except RemoteError as error:
             assert error.peer == SENDER
         else:
