@@ -109,11 +109,12 @@ class BlobStore:
             found = path.stat()
             mark = (found.st_size, found.st_ino, 0 if path.parent == self.folder else found.st_mtime_ns)
             if self._sound.get(str(path)) == mark:
-                return True
-            if found.st_size == entry.bytes and hash_file(path) == entry.hash:
+                return found.st_size == entry.bytes
+            is_it = hash_file(path) == entry.hash
+            if is_it and found.st_size == entry.bytes:
                 self._sound[str(path)] = mark
                 return True
-            if path.parent == self.folder:
+            if not is_it and path.parent == self.folder:  # a wrong size alone may be a lie of the manifest's
                 path.unlink(missing_ok=True)
         except FileNotFoundError:
             return False

@@ -101,6 +101,14 @@ def test_a_damaged_blob_is_no_blob_and_goes(tmp_path: Path, damage: bytes) -> No
     assert names(store) == set()
 
 
+def test_a_manifest_that_lies_about_a_size_destroys_nothing(tmp_path: Path) -> None:
+    BlobStore(tmp_path).put(RAW)
+    store, liar = BlobStore(tmp_path), ShardEntry("liar", 5, ENTRY.hash)
+    assert store.path(liar) is None
+    assert store.path(ENTRY) is not None
+    assert store.path(liar) is None
+
+
 def test_a_blob_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     BlobStore(tmp_path).put(RAW)
     hashed: list[Path] = []
