@@ -27,7 +27,9 @@ BOUND = 1.10
 PEERS = 4
 TARGETS = 2
 TURN_S = {False: 20.0, True: 5.0}
-TURNS = {False: 10, True: 4}
+TURNS = {False: 8, True: 4}
+SETTLE_S = 3.0
+"""The first rounds, with loss measurements and late starts, count for neither."""
 START_S = 60.0
 LEAVE_S = 1.0
 """After a change of turns: rounds that were under way count for neither."""
@@ -76,7 +78,7 @@ def turns(run: str, targets: list[str], quick: bool) -> tuple[list[tuple[bool, f
     """Flood and calm in turns: (whether flooded, from, to) in unix seconds; what each flood did."""
     spans, floods = [], []
     for number in range(TURNS[quick]):
-        flooded, seconds = number % 2 == 1, TURN_S[quick]
+        flooded, seconds = number % 4 in {1, 2}, TURN_S[quick]  # calm, flood, flood, calm: a trend counts for neither
         began = time.time()
         if flooded:
             command = [sys.executable, "-m", "tests.swarm.flooding", f"--run={run}", f"--seconds={seconds}", *targets]
@@ -116,6 +118,7 @@ def measure(seed: int, quick: bool) -> dict[str, object]:
         )
         try:
             found = ready(Path(folder))
+            time.sleep(SETTLE_S)
             targets = [each["reach"]["addresses"][0] for each in found[:TARGETS]]
             spans, floods = turns(found[0]["run"]["id"], targets, quick)
             times = seals(Path(folder))
