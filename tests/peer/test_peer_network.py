@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from dht.limits import Gauge
 from dht.records import MAX_ADDRESSES, PeerRecord
+from dht.seeds import Seed
 from peer import status
 from peer.identity import Identity
 from peer.network import MAX_STRANGERS, Network, whom_to_dial
@@ -110,6 +112,44 @@ def test_what_is_refused_shows_while_it_goes_on(tmp_path: Path, monkeypatch: pyt
     assert shown() == ["refused since the start: 7 visits of peers that came too often"]
     now += COMPLAIN_S
     assert shown() == [], "nothing was refused for a minute"
+
+
+def _seed(number: int, state: Literal["ok", "failed"], offset_s: float | None = None) -> Seed:
+    peer = Identity.from_seed(bytes([number]) * 32).peer
+    return Seed(f"/ip4/203.0.113.{number}/tcp/4001/p2p/{peer}", state, None, None, offset_s)
+
+
+def test_a_seed_with_another_clock_is_a_warning_until_it_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, seeds = _network(tmp_path), [_seed(1, "failed", -7.25), _seed(2, "failed", 4.0), _seed(3, "ok")]
+    monkeypatch.setattr(network._directory, "seeds", lambda: seeds)
+
+    def warnings() -> dict[str, str]:
+        network._tell_seeds()
+        return {each.code: each.text for each in network._reporter.status.warnings}
+
+    assert "7.2 s apart" in warnings()["clock"]
+    assert len(network._reporter.status.seeds) == 3
+    seeds[:2] = [_seed(1, "ok"), _seed(2, "ok")]
+    assert warnings() == {}
+
+
+def test_who_may_have_blobs_is_asked_where_it_can_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, seeds = _network(tmp_path), [_seed(1, "ok"), _seed(2, "failed")]
+    monkeypatch.setattr(network._directory, "seeds", lambda: seeds)
+    near, far, mute = (Identity.from_seed(bytes([number]) * 32).peer for number in (4, 5, 6))
+    monkeypatch.setattr(network.transport, "neighbours", lambda: frozenset({near}))
+    known = [replace(_record(peer), addresses=(f"/ip4/10.0.0.1/tcp/1/p2p/{peer}",)) for peer in (near, far, mute)]
+    network._records = {PeerId(each.peer): each for each in known}
+    network._records[far] = replace(network._records[far], roles=("contributor", "blobs"))
+    assert network.providers("blobs") == {
+        near: known[0].addresses,
+        far: known[1].addresses,
+        PeerId(seeds[0].address.rpartition("/")[2]): (seeds[0].address,),
+    }
+    network._admits = lambda peer: peer == far
+    assert list(network.providers("blobs")) == [far]
 
 
 @pytest.mark.real
