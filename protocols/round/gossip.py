@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..payloads import Digest, Have
-from . import gathering, syncing
+from . import gathering, loading, syncing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +59,7 @@ def press_on(ctx: Context, now: float) -> None:
 
     Where nobody is known to be ahead a newcomer is level.
     """
+    loading.forget_old(ctx)
     ctx.round.behind = bool(ahead(ctx))
     if not ctx.round.behind:
         gathering.level(ctx, now)

@@ -293,6 +293,14 @@ def give_up(ctx: Context) -> None:
         ctx.joining.kept = sync.download
 
 
+def forget_old(ctx: Context) -> None:
+    """A seal was adopted: what came of the state of an older one is of no use any more."""
+    kept = ctx.joining.kept
+    if kept is not None and kept.head.round <= ctx.head.round:
+        ctx.joining.kept = None
+        ctx.emit(DropPart())
+
+
 def done(ctx: Context, sync: Sync, now: float) -> None:
     """The state is whole: donors need not keep a place, nor the disk the chunks."""
     _leave(ctx, sync)

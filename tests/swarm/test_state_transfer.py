@@ -257,6 +257,21 @@ def test_who_was_killed_at_70_percent_asks_only_for_the_rest() -> None:
     until(made, lambda: contributes(made, peer.peer), 400)
 
 
+def test_who_was_cut_off_for_a_minute_goes_on_where_it_was() -> None:
+    made, line, _ = grown(0.5)
+    peer = made.join()
+    until(made, lambda: len(peer.disk.part) >= CHUNKS // 2, 60)
+    made.network.part({peer.peer})
+    until(made, lambda: peer.machine._ctx.sync is None, 60)
+    assert peer.machine._ctx.joining.kept is not None
+    made.network.heal()
+    until(made, lambda: bool(synced(peer)), 120)
+    assert synced(peer) == [NEWEST]
+    again = line.to(peer.peer).total() - CHUNKS
+    assert again <= 2 * 4, "what was asked of each donor around the cut"
+    assert peer.machine._ctx.joining.kept is None
+
+
 def test_a_damaged_chunk_on_the_disk_is_fetched_again() -> None:
     made, line, _ = grown(0.5)
     peer = made.join()
