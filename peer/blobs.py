@@ -40,7 +40,7 @@ class BlobStore:
         """Raises EnvironmentFault when the folder cannot be used."""
         self.folder, self.cap = folder, cap_bytes
         self._pinned: dict[str, int] = {}
-        self._sound: dict[str, tuple[int, ...]] = {}
+        self._read: dict[tuple[Path, str], tuple[tuple[int, ...], bool]] = {}
         self._lent: dict[str, Path] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,22 +105,22 @@ class BlobStore:
         return sum(size for _, size, _ in self._files())
 
     def _is_sound(self, path: Path, entry: ShardEntry) -> bool:
+        """Whether the file is the blob; it is read once, and again when it has changed."""
         try:
             found = path.stat()
-            mark = (found.st_size, found.st_ino, 0 if path.parent == self.folder else found.st_mtime_ns)
-            if self._sound.get(str(path)) == mark:
-                return found.st_size == entry.bytes
-            is_it = hash_file(path) == entry.hash
-            if is_it and found.st_size == entry.bytes:
-                self._sound[str(path)] = mark
-                return True
-            if not is_it and path.parent == self.folder:  # a wrong size alone may be a lie of the manifest's
+            own = path.parent == self.folder
+            mark = (found.st_size, found.st_ino, 0 if own else found.st_mtime_ns)
+            seen, sound = self._read.get((path, entry.hash), (None, False))
+            if seen != mark:
+                sound = hash_file(path) == entry.hash
+                self._read[path, entry.hash] = (mark, sound)
+            if own and not sound:  # a wrong size alone may be a lie of a manifest's
                 path.unlink(missing_ok=True)
+            return sound and found.st_size == entry.bytes
         except FileNotFoundError:
             return False
         except OSError as error:
             raise _disk(path, error) from error
-        return False
 
     def _make_room(self, what: str, coming: Mapping[str, int]) -> None:
         """Let go of the least recently used until the cap holds blobs of these sizes too."""

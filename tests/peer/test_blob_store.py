@@ -164,7 +164,7 @@ def test_what_is_above_the_cap_is_refused_in_words(tmp_path: Path) -> None:
     assert store.path(kept) is not None, "nothing is thrown away for what will not fit"
 
 
-def test_files_elsewhere_are_lent_and_watched(tmp_path: Path) -> None:
+def test_files_elsewhere_are_lent_and_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = tmp_path / "play.txt"
     outside.write_bytes(RAW)
     store = BlobStore(tmp_path / "blobs", 1 << 20)
@@ -175,6 +175,9 @@ def test_files_elsewhere_are_lent_and_watched(tmp_path: Path) -> None:
     outside.write_bytes(bytes(len(RAW)))
     os.utime(outside, ns=(before + 1, before + 1))
     assert store.path(ENTRY) is None
+    read: list[Path] = []
+    monkeypatch.setattr("peer.blobs.hash_file", read.append)
+    assert store.path(ENTRY) is None and not read, "what is known to be wrong is not read at each request"
     assert outside.exists(), "what belongs to others is never removed"
 
 
