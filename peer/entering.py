@@ -107,6 +107,7 @@ class Entry:
             members=members,
             admits=self.admits,
         )
+        self.network = network
         stack.push_async_callback(network.close)
         self._reporter.traffic = network.traffic
         await network.start(self._goal.seeds, self._goal.invitation)
@@ -121,7 +122,6 @@ class Entry:
         )
         await self._exchange.start()
         network.refusals.watch(partial(blob_gauges, self._exchange))
-        self.network = network
 
     async def learn(self, opened: asyncio.Task[None]) -> Run:
         """The run, whose manifest is here or is fetched once the network is ``opened``.

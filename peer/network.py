@@ -48,8 +48,8 @@ COUNT_EVERY = 10
 """Turns of showing from one count of p2pd's connections to the next."""
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
-SAVE_S = 60.0
-"""The book of addresses is written at most this often, and at the end."""
+SAVE_S, NEWS_S = 60.0, 3.0
+"""Between two times that the book of addresses is written; and the same when there is somebody new in it."""
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
 MAX_STRANGERS = 16
@@ -114,7 +114,7 @@ class Network:
         self._records: dict[PeerId, PeerRecord] = {}
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
-        self._due, self._save = 0.0, 0.0
+        self._due, self._save, self._met = 0.0, 0.0, False
         self._answering: frozenset[str] = frozenset()
         self.refusals = Refusals(reporter, self.transport.gauges, self._directory.gauges)
 
@@ -306,14 +306,17 @@ class Network:
             self._reporter.apply(st.Cleared("clock"))
 
     async def _remember(self) -> None:
-        """Put who is connected into the book of addresses, now and then."""
+        """Put who is connected into the book of addresses, now and then, and soon when somebody new is there."""
+        near = [record for peer in self.transport.neighbours() if (record := self._records.get(peer)) is not None]
+        known = {each.peer for each in self.book.peers()}
+        if not self._met and any(record.peer not in known for record in near):
+            self._save, self._met = min(self._save, time.monotonic() + NEWS_S), True
         if time.monotonic() < self._save:
             return
-        self._save = time.monotonic() + SAVE_S
+        self._save, self._met = time.monotonic() + SAVE_S, False
         members, now = self._members(), time.time()
-        for peer in self.transport.neighbours():
-            if (record := self._records.get(peer)) is not None:
-                self.book.met(peer, record.addresses, member=peer in members, now=now)
+        for record in near:
+            self.book.met(PeerId(record.peer), record.addresses, member=record.peer in members, now=now)
         await asyncio.to_thread(self.book.save)
 
     def _head_round(self) -> int:
