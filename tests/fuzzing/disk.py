@@ -102,7 +102,7 @@ def files() -> list[Decoder]:
         Decoder("followed seal", _written("chain-run/followed", _chain), (), (_written_followed(),), 1 << 20, 80),
         Decoder("chunks kept", _written(f"parts/state-{ex.ONE.hex()}.part", _chunks), (), (_written_chunks(),),
                 1 << 20, 80),
-        Decoder("seal of an export", seal, wrong, (exported["seal.json"],), 1 << 20, 80),
+        Decoder("seal of an export", seal, wrong, (exported["seal.json"],), 1 << 20, 80, 1 << 21),
         Decoder("model of an export", model, wrong, (exported["model.safetensors"],), 1 << 20, 80, 1 << 21),
         Decoder("trace of p2pd", _written("p2pd.pid", _trace), (), (_written_trace(),), 64 * KIB, 80),
     ]  # fmt: skip
