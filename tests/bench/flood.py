@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOUND = 1.10
 PEERS = 4
 TARGETS = 2
-TURN_S = {False: 20.0, True: 5.0}
+TURN_S = {False: 20.0, True: 4.0}
 TURNS = {False: 8, True: 4}
 SETTLE_S = 3.0
 """The first rounds, with loss measurements and late starts, count for neither."""

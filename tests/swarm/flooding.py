@@ -234,6 +234,8 @@ def _yield_to_others(pid: int | None) -> None:
     """Lowest priority for a process, its session's share included (autogroups have a priority of their own)."""
     os.setpriority(os.PRIO_PROCESS, pid or 0, 19)
     with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid or 0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):
         Path(f"/proc/{pid or 'self'}/autogroup").write_text("19")
 
 
