@@ -12,7 +12,6 @@ Foreign exceptions are mapped to these where the foreign library is called.
 
 from __future__ import annotations
 
-
 LINE = 1000
 """Characters of an error."""
 

@@ -9,7 +9,6 @@ and an anchor for the chain (protocol.md 6); whoever hands out invitations choos
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, cast

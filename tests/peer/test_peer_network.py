@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -156,13 +157,17 @@ def test_who_may_have_blobs_is_asked_where_it_can_be_reached(tmp_path: Path, mon
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("founders", [1, 2])
 def test_dead_entry_address_is_listed_with_its_error(tmp_path: Path, founders: int) -> None:
-    """Only who has other members to wait for is seeking; alone in its run a peer trains."""
+    """Only who has other members to wait for is seeking; alone in its run a peer trains.
+
+    It signs once its key's lease on any other machine must have ended, for nobody could be asked about that.
+    """
     run, keys = small_run(tmp_path, founders=founders)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     dead = f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.from_seed(bytes([9]) * 32).peer}"
     arguments = ("up", "--threads=1", "--listen=127.0.0.1", f"--run={run}", f"--join={dead}")
-    with murmur(home_of(tmp_path, keys[0]), *arguments) as live:
+    program = (sys.executable, "-m", "tests.peer.short_lease")
+    with murmur(home_of(tmp_path, keys[0]), *arguments, program=program) as live:
 
         def seed() -> dict[str, Any]:
             seeds = live.status().get("seeds", [])

@@ -116,9 +116,13 @@ def test_each_fault_has_its_words(line: str, says: str) -> None:
 
 
 def test_what_is_no_invitation_cannot_be_made() -> None:
-    for run, given in ((bytes(31), (ADDRESS,)), (bytes(32), (ADDRESS, ADDRESS)), (bytes(32), ("/ip4/1.2.3.4/tcp/1",))):
+    for run, addresses in (
+        (bytes(31), (ADDRESS,)),
+        (bytes(32), (ADDRESS, ADDRESS)),
+        (bytes(32), ("/ip4/1.2.3.4/tcp/1",)),
+    ):
         with pytest.raises(ValueError):
-            Invitation(run, given)
+            Invitation(run, addresses)
     with pytest.raises(ValueError):
         Invitation(bytes(32), (), Anchor(0, Hash(bytes(32))))
 
