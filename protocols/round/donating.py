@@ -185,7 +185,8 @@ def _serve(ctx: Context, donation: Donation, sender: PeerId, indices: Iterable[i
 def let_go(ctx: Context, now: float) -> None:
     """Common states go after some rounds, others when nobody has asked lately; what is being loaded stays for longer.
 
-    However many are being loaded, they are no more than fit into the rounds for which they are kept, and one.
+    However many are waited for, they are no more than fit into the rounds for which they are kept, and one; of small
+    states also those that somebody is loading just now.
     """
     kept = ctx.setting.timing.snapshot
     common = {seal: each.snapshot.head.round for seal, each in ctx.giving.snapshots.items() if each.common}
@@ -193,7 +194,8 @@ def let_go(ctx: Context, now: float) -> None:
     most = 2 if large else COMMON_KEPT // COMMON + 2
     oldest = max(common.values(), default=0) if large else ctx.head.round - COMMON_KEPT
     gone = [seal for seal, number in common.items() if number < oldest and not ctx.giving.desk.uses(seal)]
-    gone += [seal for seal in common if seal not in gone][:-most]
+    busy = set() if large else {each.seal for each in ctx.giving.desk.served.values()}
+    gone += [seal for seal in [seal for seal in common if seal not in gone][:-most] if seal not in busy]
     gone += [seal for seal, each in ctx.giving.snapshots.items() if not each.common and now - each.used > kept]
     left = [seal for seal in ctx.giving.snapshots if ctx.chain.position(seal) is None]
     for seal in {*gone, *left}:

@@ -15,7 +15,7 @@ from protocols import outer
 from protocols.chain_payloads import ChainReply
 from protocols.payloads import Pieces
 from protocols.round import donating, settling, slots
-from protocols.round.transfer import COMMON
+from protocols.round.transfer import COMMON, COMMON_KEPT
 from protocols.state_payloads import StateChunk, StateQueue
 from tests.swarm.crowd import SCOPE, draw, lying, until, world
 
@@ -154,6 +154,24 @@ def test_rounds_of_a_second_are_caught_up_with_too(monkeypatch: pytest.MonkeyPat
     peer = joined(made, 60)
     assert len(synced(peer)) == 1
     assert line.to(peer.peer) == dict.fromkeys(range(CHUNKS), 1)
+
+
+def test_a_state_stays_as_long_as_somebody_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds are so short that the states kept by everybody change several times during one download."""
+    monkeypatch.setattr(settling, "HISTORY", 400)
+    made, line, _ = grown(90 / CHUNKS, window=0.5)
+    for each in made.living():
+        each.machine._ctx.history.clear()  # of the rounds before it nobody has the results
+    first = made.join()
+    line.joiners = {first.peer}
+    until(made, lambda: made.newest().round >= 5 * COMMON, 200)
+    second = made.join()
+    line.joiners.add(second.peer)
+    until(made, lambda: bool(synced(first) and synced(second)), 300)
+    for peer in (first, second):
+        assert len(synced(peer)) == 1
+        assert line.to(peer.peer).total() < 1.5 * CHUNKS, "it never began anew"
+    assert made.newest().round > synced(first)[0] + (COMMON_KEPT // COMMON + 3) * COMMON
 
 
 def test_a_run_that_is_young_is_replayed_from_the_manifest() -> None:
