@@ -127,17 +127,21 @@ class P2pd:
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
-    async def retire(self) -> None:
+    async def retire(self) -> bool:
         """Let p2pd end when its last client goes, and don't start it again: call before the transport closes.
 
-        A frozen one is ended at once, so that nobody waits for what it does not do.
+        A frozen one is ended at once, so that nobody waits for what it does not do; whether one is left that works.
         """
+        works = False
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
-            if self._process is not None and not await self._answers(LAST_ANSWER_S):
-                _send(self._process, signal.SIGKILL)
+            if self._process is not None:
+                works = await self._answers(LAST_ANSWER_S)
+                if not works:
+                    _send(self._process, signal.SIGKILL)
+        return works
 
     async def stop(self) -> None:
         """Ends p2pd: asked first, killed after a while; nothing is left, not even a zombie."""

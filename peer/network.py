@@ -187,8 +187,8 @@ class Network:
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
             stack.push_async_callback(self._directory.close)
-            stack.push_async_callback(leave, self._directory, told=not self.lease.lost)
-            await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+            works = await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+            stack.push_async_callback(leave, self._directory, told=works and not self.lease.lost)
 
     def _begin_tasks(self) -> list[asyncio.Task[None]]:
         return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
