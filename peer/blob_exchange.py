@@ -124,7 +124,11 @@ class BlobExchange:
             if self._providers.may_have(peer, self._run.hex(), now):
                 crew.hire(peer, self._ask_manifest(peer, found[peer]), "manifest from")
         trouble = self._providers.trouble(now)
-        asked = f"asking {len(crew.tasks)} peers" if crew.tasks else trouble or "nobody here is known to have it"
+        asked = (
+            f"asking {len(crew.tasks)} peer{'s' * (len(crew.tasks) > 1)}"
+            if crew.tasks
+            else trouble or "nobody here is known to have it"
+        )
         self._state = f"the run's manifest: {asked}"
 
     async def _ask_manifest(self, peer: PeerId, addresses: Sequence[str]) -> Manifest | None:

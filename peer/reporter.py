@@ -58,6 +58,8 @@ class Reporter:
         self._entry: dict[str, Any] = {}
         self._window: WindowResult | None = None
         self._counted = (0, 0)
+        self._replayed: tuple[int, int] | None = None
+        """The first and last round that were caught up with and not told yet."""
         self._spent = {"train": 0.0, "evaluate": 0.0}
 
     def serve(self, store: StateStore, *, limits: tuple[int, int], shakespeare: bool) -> None:
@@ -255,8 +257,8 @@ class Reporter:
     async def held_out(self, record: Record, evaluate: Evaluate) -> None:
         """Measure the held-out loss after a round, if it is time to, and print the round's line."""
         loss = None
-        catching_up = self._window is None and record.verdict == "late"  # nothing may keep the trainer from its first
-        if not record.void and not catching_up and self._wants_held_out(record.round):
+        # Nothing may keep the trainer from its first window.
+        if not record.void and not self._catches_up(record) and self._wants_held_out(record.round):
             began = time.monotonic()
             try:
                 loss = await evaluate()
@@ -266,7 +268,20 @@ class Reporter:
             self._spent["evaluate"] += time.monotonic() - began
         self._print(record, loss)
 
+    def _catches_up(self, record: Record) -> bool:
+        """Whether the round was made before this peer had trained anything."""
+        return self._window is None and record.verdict == "late"
+
     def _print(self, record: Record, loss: float | None) -> None:
+        """The round's line; rounds that are only caught up with share one."""
+        if self._catches_up(record) and not record.synced and not self._as_json:
+            first, _ = self._replayed or (record.round, 0)
+            self._replayed = (first, record.round)
+            return
+        if self._replayed is not None:
+            first, last = self._replayed
+            self._replayed = None
+            self.say(f"  syncing    caught up with rounds {first} to {last}, which were made before this peer came")
         train = self._window.loss if self._window else None
         parts = [*self._words(record, loss, train), *self._remarks()]
         fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}

@@ -121,6 +121,20 @@ def test_a_void_round_says_why_and_counts_as_none(tmp_path: Path, capsys: pytest
     assert not desk.take(sealed(5)), "two rounds that came to something"
 
 
+def test_rounds_that_are_caught_up_with_share_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(tmp_path)
+    for number in (3, 4, 5):
+        desk.take(sealed(number, verdict="late", weights={}))
+    assert capsys.readouterr().out == ""
+    desk.reporter.on_window(WindowResult(chain()[0].drift, 5, 100, 2.25, 2.25, 1.0))
+    desk.take(sealed(6))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  syncing    caught up with rounds 3 to 5, which were made before this peer came"
+    assert lines[1].split()[:4] == ["round", "6", "loss", "2.250"]
+    desk.take(sealed(7, verdict="late", weights={}))
+    assert "late" in capsys.readouterr().out, "that one it could have been in"
+
+
 def test_the_run_ends_by_the_heads_number_void_or_not(tmp_path: Path) -> None:
     desk = Desk(tmp_path, limits=(0, 4))
     assert desk.take(sealed(3, void=True))
