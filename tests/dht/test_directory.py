@@ -48,15 +48,17 @@ async def _tried(directory: Directory) -> list[Seed]:
     """The seeds, once each was tried."""
     async with asyncio.timeout(20):
         while any(seed.state == "trying" and seed.error is None for seed in directory.seeds()):
+            await directory.peers()
             await asyncio.sleep(LOOK_S)
     return directory.seeds()
 
 
-async def _find(directory: Directory, wanted: set[str]) -> dict[str, PeerRecord]:
+async def _find(directory: Directory, wanted: set[str], newer: int = 0) -> dict[str, PeerRecord]:
+    """The records, once those of all ``wanted`` are here and of a higher sequence than ``newer``."""
     async with asyncio.timeout(20):
         while True:
             found = {record.peer: record for record in await directory.peers()}
-            if set(found) >= wanted:
+            if set(found) >= wanted and all(found[each].sequence > newer for each in wanted):
                 return found
             await asyncio.sleep(LOOK_S)
 
@@ -100,8 +102,7 @@ def test_record_comes_back_after_a_restart_of_p2pd(open_node: OpenNode) -> None:
                 async with asyncio.timeout(15):
                     await one.restarted.wait()
                     await here.rebind()
-                    while (await _find(there, {one.transport.peer}))[one.transport.peer].sequence == before.sequence:
-                        await asyncio.sleep(LOOK_S)
+                    await _find(there, {one.transport.peer}, newer=before.sequence)
 
     asyncio.run(scenario())
 
