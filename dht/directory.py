@@ -24,7 +24,7 @@ from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES, Gauge
 from .records import PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
 from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
-from .tasks import keep_going
+from .tasks import end, keep_going
 from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class Directory:
         if self._seeds is not None:
             await self._seeds.close()
         if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+            await end([self._refresher])
             self._refresher = None
         await self._end_node()
 

@@ -6,14 +6,15 @@ share ``limits.STREAMS``, so that strangers keep no member out.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from .limits import STREAMS, STREAMS_EACH, Gauge
+from .tasks import end
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterator
 
     from protocols.ids import PeerId
@@ -84,10 +85,7 @@ class Door:
 
     async def clear(self) -> None:
         """Cancel and await every task."""
-        tasks = list(self._open)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(self._open)
 
     def _of_strangers(self) -> int:
         return sum(not self._guard.is_member(peer) for peer, _ in self._open.values())

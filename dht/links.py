@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from protocols.errors import RemoteError, TransportError
 
 from .handshake import Hello, difference
+from .tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -117,8 +118,7 @@ class Link:
                 async with asyncio.timeout(self._config.timing.goodbye_s):
                     await self.stream.say_goodbye()
                     await self._idle.wait()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end([self._task])
         self._tell(TransportError(self.peer, self._over))
         if self.inbound is not None:
             self.inbound.abort("closing")

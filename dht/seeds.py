@@ -16,6 +16,7 @@ from protocols.errors import ConfigError, MurmurError, RemoteError, TransportErr
 from protocols.ids import PeerId, public_key
 
 from .knock import knock
+from .tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -96,9 +97,7 @@ class Seeds:
 
     async def close(self) -> None:
         """End all tasks."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
     async def _keep(self, peer: PeerId, address: str) -> None:
         delay = self._timing.first_retry_s

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from dht.tasks import end
 from protocols.blobs import BUSY, HERE, NONE, TURN, WAIT, AskBlob, Incoming
 from protocols.errors import EnvironmentFault, RemoteError, TransportError
 from protocols.ids import Hash, short
@@ -94,9 +95,7 @@ class Crew:
     async def dismiss(self) -> None:
         """Cancel and await all."""
         tasks, self.tasks = list(self.tasks.values()), {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
 
 
 @dataclass(slots=True, eq=False)

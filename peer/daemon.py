@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from dht.tasks import keep_going
+from dht.tasks import end, keep_going
 from protocols import invitation
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import PROTOCOL, Hash, PeerId
@@ -145,9 +145,7 @@ class Daemon:
         try:
             await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.cancel()
-            starting.cancel()  # without effect when it is done
-            await asyncio.wait({starting, stop})
+            await end([starting, stop])
         return None if starting.cancelled() else starting.result()
 
     async def _start(self, stack: AsyncExitStack) -> Started:

@@ -17,7 +17,7 @@ from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
-from dht.tasks import keep_going
+from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
 from protocols.ids import PeerId, short
@@ -194,9 +194,7 @@ class Network:
         return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
 
     async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start."""

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from dht.tasks import keep_going
+from dht.tasks import end, keep_going
 
 
 def test_failed_task_is_logged_and_runs_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,5 +38,31 @@ def test_cancelled_task_ends() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    asyncio.run(scenario())
+
+
+def test_a_task_ends_though_a_library_swallows_its_cancellation() -> None:
+    async def scenario() -> None:
+        swallowed = 0
+
+        async def deaf() -> None:
+            nonlocal swallowed
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    swallowed += 1
+                    if swallowed == 3:
+                        raise
+
+        async def failing() -> None:
+            raise KeyError("long over")
+
+        tasks = [asyncio.create_task(deaf()), asyncio.create_task(failing())]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await end(tasks)
+        assert tasks[0].cancelled() and isinstance(tasks[1].exception(), KeyError) and swallowed == 3
 
     asyncio.run(scenario())
