@@ -9,7 +9,7 @@ from protocols.outer import state_root
 from protocols.round.chain import Head, seal_zero
 from protocols.table import genesis
 
-from .models import initial_vector
+from .start_state import fresh_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,5 +50,5 @@ def _zero(seal: Hash | None, run: Run, founders: Sequence[PeerId]) -> Head | Non
         return Head(seal, 0, 0, genesis(founders, seal), None, ())
     if run.manifest.start is not None:
         return None
-    params = initial_vector(run.training.size, run.training.context, run.training.seed)
-    return seal_zero(run.scope, founders, state_root(params, params * 0))
+    state = fresh_state(run.training.size, run.training.context, run.training.seed)
+    return seal_zero(run.scope, founders, state_root(*state))

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 VALUE_BYTES = 4
 
 
+def fresh_state(size: str, context: int, seed: int) -> tuple[Vector, Vector]:
+    """(parameters, outer momentum), float32 [parameters] each, of a run that begins from nothing but its manifest.
+
+    Every bit counts, for seal 0 is made of them: the momentum is +0.0 throughout.
+    """
+    params = initial_vector(size, context, seed)
+    return params, np.zeros_like(params)
+
+
 def initial_state(manifest: Manifest, store: BlobStore) -> tuple[Vector, Vector]:
     """(parameters, outer momentum), float32 [parameters] each, that round 1 of the run begins from.
 
@@ -35,8 +44,7 @@ def initial_state(manifest: Manifest, store: BlobStore) -> tuple[Vector, Vector]
     model = manifest.model
     values = parameter_count(model.size, model.context)
     if manifest.start is None:
-        params = initial_vector(model.size, model.context, manifest.run.seed)
-        return params, np.zeros_like(params)
+        return fresh_state(model.size, model.context, manifest.run.seed)
     if manifest.start.bytes != 2 * values * VALUE_BYTES:
         raise ConfigError(
             f"the run starts from a state of {manifest.start.bytes} bytes, and its model has {values} parameters",
