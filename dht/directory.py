@@ -22,7 +22,7 @@ from protocols.ids import PeerId
 
 from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES, Gauge
-from .records import PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
+from .records import PeerRecord, encode_record, expiration_of, key_of, next_sequence
 from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
 from .tasks import end, keep_going
 from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
@@ -168,11 +168,11 @@ class Directory:
         found = {}
         for owner, entry in entries.items():
             try:  # what lies in our own store was checked when it came; what came over the wire, on arrival
-                record = decode_record(entry.value, source=str(owner)[:64])
+                record = self._validator.read(owner, entry.value)
             except (RemoteError, TypeError) as error:
                 log.debug("ignored a directory record: %s", error)
                 continue
-            found[record.peer] = self._validator.newest(record)
+            found[record.peer] = record
         now = self._clock()
         return [found[peer] for peer in sorted(found) if found[peer].expires > now]
 
@@ -195,6 +195,7 @@ class Directory:
         except Exception as error:  # hivemind raises whatever its parts raise
             raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
 
+        self._node.protocol._validate_dictionary = self._validator.screen
         self._gate()
 
     def _gate(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import random
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
 from protocols.errors import RemoteError
 
-from .limits import RECORD_BYTES, RECORDS, Gauge
+from .limits import RECORD_BYTES, RECORDS, SIGNATURES, Gauge
 from .records import RECORD_LIMIT, PeerRecord, decode_record, expiration_of, key_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         self._clock = clock
         self._members, self._on_store = members, on_store
         self._seen: dict[str, PeerRecord] = {}  # what was renewed last comes last
-        self._sizes: dict[str, int] = {}
+        self._values: dict[str, bytes] = {}  # the same, as they came: equal bytes need no second look
         self._bytes = 0
         self.records = Gauge("records", RECORDS, "directory records found no room or gave way to others")
         self.bytes = Gauge("record_bytes", RECORD_BYTES, "directory records were too large for the room left", None)
@@ -71,7 +72,33 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
             log.debug("refused a directory record: %s", error)
             return False
-        return self._remember(checked, len(record.value)) or reading.get()
+        return self._remember(checked, record.value) or reading.get()
+
+    def screen(self, key: bytes, records: Any) -> bool:
+        """hivemind asks this for a whole dictionary of records, of which no more than ``SIGNATURES`` new ones stay.
+
+        An answer may hold ``RECORDS`` of them, and to check them all would hold up the event loop for half a second.
+        """
+        with records.freeze():
+            entries = {
+                owner: DHTRecord(key, msgpack.packb(owner), value, expires)
+                for owner, (value, expires) in records.items()
+            }
+            members = self._members()
+            fresh = [
+                owner
+                for owner, entry in entries.items()
+                if owner not in members and self._values.get(owner) != entry.value
+            ]
+            for owner in random.sample(fresh, max(0, len(fresh) - SIGNATURES)):
+                del records[owner], entries[owner]
+        return all(map(self.validate, entries.values()))
+
+    def read(self, owner: str, value: bytes) -> PeerRecord:
+        """The newest record of ``owner``, of which ``value`` was accepted; raises RemoteError when it is none."""
+        if self._values.get(owner) == msgpack.packb(value):
+            return self._seen[owner]
+        return self._newest(decode_record(value, source=owner[:64], checked=True))
 
     def _check(self, record: DHTRecord) -> PeerRecord:
         if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
@@ -80,7 +107,8 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         owner, value = (msgpack.unpackb(each, max_array_len=0) for each in (record.subkey, record.value))
         if not isinstance(owner, str) or not isinstance(value, bytes):
             raise ValueError("not a peer record")
-        found = decode_record(value, source=owner[:64])
+        known = self._values.get(owner) == record.value
+        found = self._seen[owner] if known else decode_record(value, source=owner[:64])
         if found.peer != owner or found.run != self._run:
             raise RemoteError(owner[:64], "record belongs to another peer or run")
         # A record prolonged by somebody else would outlive its successor, since hivemind keeps what expires last.
@@ -104,15 +132,15 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         self.records.in_use, self.bytes.in_use = len(self._seen), self._bytes
         return [self.records, self.bytes]
 
-    def _remember(self, record: PeerRecord, size: int) -> bool:
+    def _remember(self, record: PeerRecord, value: bytes) -> bool:
         """Keep the newest of each owner; False when there is no room for this one."""
         last = self._seen.get(record.peer)
         stays = last is not None and last.sequence >= record.sequence
-        fits, gone = (True, []) if stays else self._make_room_for(record, size)
+        fits, gone = (True, []) if stays else self._make_room_for(record, len(value))
         if fits and not stays:
             self._forget(record.peer)
-            self._seen[record.peer], self._sizes[record.peer] = record, size
-            self._bytes += size
+            self._seen[record.peer], self._values[record.peer] = record, value
+            self._bytes += len(value)
         if not reading.get() and (fits or gone):
             self._on_store(gone[0] if gone else None)
             for peer in gone[1:]:
@@ -141,14 +169,14 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         return True, gone
 
     def _fits(self, record: PeerRecord, size: int) -> bool:
-        new = record.peer not in self._seen
-        return len(self._seen) + new <= RECORDS and self._bytes + size - self._sizes.get(record.peer, 0) <= RECORD_BYTES
+        new, before = record.peer not in self._seen, len(self._values.get(record.peer, b""))
+        return len(self._seen) + new <= RECORDS and self._bytes + size - before <= RECORD_BYTES
 
     def _forget(self, peer: str) -> None:
         if self._seen.pop(peer, None) is not None:
-            self._bytes -= self._sizes.pop(peer)
+            self._bytes -= len(self._values.pop(peer))
 
-    def newest(self, record: PeerRecord) -> PeerRecord:
+    def _newest(self, record: PeerRecord) -> PeerRecord:
         """The newest record seen of this one's peer."""
         last = self._seen.get(record.peer)
         return last if last is not None and last.sequence > record.sequence else record

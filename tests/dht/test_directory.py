@@ -9,10 +9,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import pytest
+from hivemind.dht.routing import DHTID
 
+from dht import validator as validator_module
 from dht.directory import Directory, DirectoryTiming
-from dht.records import PeerRecord
+from dht.records import PeerRecord, encode_record, expiration_of, key_of
 from dht.seeds import Seed, Seeds, SeedTiming
 from peer.identity import Identity
 from protocols.errors import ConfigError, LocalError
@@ -88,6 +91,36 @@ def test_peers_find_each_other_through_one_seed_and_connect(open_node: OpenNode)
 
             with pytest.raises(LocalError, match="only its own record"):
                 first.announce(_record(two))
+
+    asyncio.run(scenario())
+
+
+def test_of_a_flood_of_new_records_few_are_looked_at_each_time(
+    open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A donor holds more records than are checked in one answer: those known already leave room for others."""
+    monkeypatch.setattr(validator_module, "SIGNATURES", 3)
+
+    async def scenario() -> None:
+        async with open_node(1) as seed, open_node(2) as one, _directory(seed, []) as there:
+            expires = int(time.time()) + 100
+            for number in range(40, 47):
+                key = Identity.from_seed(bytes([number]) * 32)
+                record = PeerRecord(RUN, key.peer, (), (), "0.1.0", 0, 1, expires)
+                value = msgpack.packb(encode_record(record, key.sign))
+                where, until = DHTID.generate(source=key_of(RUN)), expiration_of(record)
+                there._node.protocol.storage.store(where, value, until, subkey=key.peer)
+            here = Directory(one.transport, RUN, one.identity.sign, timing=QUICK)
+            await here.start(seed.transport.addresses(), client=True)  # whoever serves is told records, too
+            try:
+                async with asyncio.timeout(20):
+                    counts = [len(await here.records())]
+                    while counts[-1] < 7:
+                        await asyncio.sleep(LOOK_S)
+                        counts.append(len(await here.records()))
+                assert [each for each in dict.fromkeys(counts) if each] == [3, 6, 7]
+            finally:
+                await here.close()
 
     asyncio.run(scenario())
 

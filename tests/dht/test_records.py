@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht import records as records_module
 from dht import validator as validator_module
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
 from dht.validator import RecordValidator, make_room
 from peer.identity import Identity
+from protocols import signing
 from protocols.canonical import pack, unpack
 from protocols.errors import LocalError, RemoteError
 from protocols.ids import PeerId
@@ -122,8 +124,47 @@ def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
     assert validator.validate(_entry(RECORD)) and validator.validate(_entry(newer))
     assert validator.validate(_entry(newer))  # what is stored is shown again
     assert not validator.validate(_entry(RECORD))
-    assert validator.newest(RECORD) == newer
+    assert validator.read(ALICE.peer, encode_record(RECORD, ALICE.sign)) == newer
     assert _validator().validate(_entry(RECORD))
+
+
+def _answer(entries: list[Any]) -> Any:
+    """What hivemind makes of an answer that holds all these."""
+    from hivemind.dht.storage import DictionaryDHTValue  # noqa: PLC0415
+
+    found = DictionaryDHTValue()
+    for each in entries:
+        found.store(msgpack.unpackb(each.subkey), each.value, each.expiration_time)
+    return found
+
+
+def test_an_answer_costs_few_signatures_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator_module, "SIGNATURES", 3)
+    checked = list[str]()
+
+    def verify(peer: str, signed: bytes, signature: bytes) -> bool:
+        checked.append(peer)
+        return signing.verify(peer, signed, signature)
+
+    monkeypatch.setattr(records_module, "verify", verify)
+    now = int(time.time())
+    keys = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)]
+    records = [replace(RECORD, peer=key.peer, sequence=now * 1000, expires=now + 600) for key in keys]
+    entries = [_entry(record, key.sign) for record, key in zip(records, keys, strict=True)]
+    members = frozenset({PeerId(key.peer) for key in keys[:2]})
+    validator = RecordValidator(RUN, 600, members=lambda: members)
+    token = validator_module.reading.set(True)
+    for more in (2 + 3, 3, 3, 0):
+        before, answer = len(checked), _answer(entries)
+        assert validator.screen(entries[0].key, answer)
+        assert len(checked) == before + more and {owner for owner, _ in answer.items()} == set(checked)
+    assert len(checked) == len(set(checked)) == len(keys)
+    for record, entry in zip(records, entries, strict=True):
+        assert validator.read(record.peer, msgpack.unpackb(entry.value)) == record
+    assert len(checked) == len(keys)
+    forged = _entry(replace(records[0], head_round=99), MALLORY.sign)
+    assert not validator.screen(entries[0].key, _answer([forged])), "a member's is always looked at"
+    validator_module.reading.reset(token)
 
 
 def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: pytest.MonkeyPatch) -> None:
