@@ -93,6 +93,11 @@ class Guard:
             self._gauges["frames"].refused += 1
             await asyncio.sleep(wait)
 
+    async def pace_answers(self, peer: PeerId, size: int) -> None:
+        """``pace`` on a stream that we opened: what we asked for may come fast, words and pings not."""
+        if size <= lim.SMALL_FRAME:
+            await self.pace(peer, size)
+
     def punish(self, peer: PeerId, why: str) -> None:
         """``peer`` broke the protocol. A stranger is refused for a while; a member may come back: it is one of few."""
         if self.is_member(peer):

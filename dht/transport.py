@@ -251,7 +251,8 @@ class StreamTransport:
         link = self._links.get(peer)
         counter = link.counter if link is not None else Counter(self._total)
         ends = await self._control.open(peer, protocol)
-        async with calling(self._stream(peer, ends, counter), self._own) as stream:
+        pace = partial(self.guard.pace_answers, peer)
+        async with calling(self._stream(peer, ends, counter, pace), self._own) as stream:
             yield stream
 
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from blake3 import blake3
 
+from dht import limits
 from dht.links import Refused
 from peer.blob_exchange import BlobExchange
 from peer.blobs import BlobStore
@@ -70,6 +71,27 @@ def test_a_service_answers_beside_the_rounds_and_after_a_restart(open_node: Open
                 await ask(b"lie")
             assert two.transport.hang_ups == 1
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def test_words_on_a_stream_that_we_opened_are_paced(open_node: OpenNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRAMES_EACH", limits.Rate(10, 2))
+
+    async def talk(stream: FrameStream) -> None:
+        for size in (limits.SMALL_FRAME + 1,) * 4 + (1,) * 4:
+            await stream.send("bytes", [bytes(size)])
+        await stream.receive()
+
+    async def scenario() -> None:
+        async with open_node(1) as one, open_node(2) as two:
+            await two.transport.serve(ECHO, talk)
+            paced = []
+            async with one.transport.call(two.transport.peer, ECHO, two.transport.addresses()) as stream:
+                for _ in range(8):
+                    await stream.receive()
+                    paced.append(next(each.refused for each in one.transport.guard.gauges() if each.name == "frames"))
+            assert paced[3] == 0 and paced[7] > 0
 
     asyncio.run(scenario())
 

@@ -167,6 +167,21 @@ def test_who_sends_too_many_frames_is_read_more_slowly_and_slows_nobody_else() -
     assert flooder == pytest.approx(1 / lim.FRAMES_EACH.per_s, abs=0.5 / lim.FRAMES_EACH.per_s)
 
 
+def test_what_was_asked_for_comes_fast_but_words_on_the_same_stream_are_paced() -> None:
+    async def scenario() -> list[float]:
+        loop = asyncio.get_running_loop()
+        guard = Guard(frozenset, clock=loop.time)
+        times = [loop.time()]
+        for size in (lim.SMALL_FRAME + 1, 0):
+            for _ in range(int(lim.FRAMES_EACH.burst) + 5):
+                await guard.pace_answers(PeerId("donor"), size)
+            times.append(loop.time())
+        return [after - before for before, after in zip(times, times[1:], strict=False)]
+
+    large, small = asyncio.run(scenario())
+    assert large < 0.05 and small > 3 / lim.FRAMES_EACH.per_s
+
+
 def test_a_gauge_counts_what_it_turns_away() -> None:
     gauge = Gauge("seats", 2, "guests")
     assert [gauge.enter(), gauge.enter(), gauge.enter()] == [True, True, False]
