@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dht.limits import PATIENCE, Buckets
 from protocols.blobs import BUSY, HERE, NONE, TURN, WAIT, AskBlob, Reply, encode_manifest, needed_blobs
 from protocols.errors import EnvironmentFault, RemoteError, TransportError
 from protocols.manifest_text import parse
@@ -143,6 +144,7 @@ class BlobServer:
         self._gate = asyncio.Lock()
         self.unknown = 0
         """Requests for what the run does not name."""
+        self._patience: Buckets[PeerId] = Buckets(PATIENCE)
 
     async def serve(self, stream: FrameStream) -> None:
         """Answer one stream until its peer has enough; raises RemoteError, TransportError."""
@@ -160,8 +162,7 @@ class BlobServer:
         await self._learn()
         entry = self._named.get(ask.hash)
         if ask.hash != self._run and entry is None:
-            self.unknown += 1
-            await self._say(stream, Reply(NONE))
+            await self._deny(stream)
             return
         if entry is not None and ask.offset >= entry.bytes:
             raise RemoteError(stream.peer, f"asks for byte {ask.offset} of a blob of {entry.bytes}")
@@ -176,6 +177,14 @@ class BlobServer:
                 await self._send_manifest(stream)
             else:
                 await self._send_blob(stream, entry, ask)
+
+    async def _deny(self, stream: FrameStream) -> None:
+        """A hash that the run does not name. Whoever knows the manifest asks for none; before we do, anybody may."""
+        self.unknown += 1
+        now = asyncio.get_running_loop().time()
+        if self._text is not None and not self._patience.take(stream.peer, now):
+            raise RemoteError(stream.peer, "goes on asking for blobs that the run does not name")
+        await self._say(stream, Reply(NONE))
 
     async def _learn(self) -> None:
         """Keep up with the manifest that is served; parsed once."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from blake3 import blake3
 
+from dht.limits import PATIENCE
 from peer.blob_exchange import BlobExchange
 from peer.blob_serving import PIECE, Limits, Queue
 from peer.blobs import BlobStore
@@ -118,6 +119,23 @@ def test_only_what_the_run_names_is_served(tmp_path: Path) -> None:
             (donor.store.folder / ENTRY.hash).unlink()
             await ask(stream, AskBlob(HASH))
             assert await reply(stream) == Reply(NONE)
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_on_asking_for_what_the_run_does_not_name_is_hung_up_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path) as donor:
+            stream, other, answers = await donor.stream(ONE), await donor.stream(TWO), 0
+            with contextlib.suppress(TransportError):
+                while answers < 10 * PATIENCE.burst:
+                    await ask(stream, AskBlob(Hash(blake3(UNNAMED).digest())))
+                    assert await reply(stream) == Reply(NONE)
+                    answers += 1
+            assert PATIENCE.burst <= answers < 2 * PATIENCE.burst
+            assert [error.peer for error in donor.wire.hang_ups] == [ONE]
+            await ask(other, AskBlob(HASH, 0, 1))
+            assert (await reply(other)).word == HERE
 
     asyncio.run(scenario())
 
