@@ -354,9 +354,9 @@ def claim_port(host: str, port: int) -> int:
 
 def _socket_directory() -> Path:
     """A private directory with a short path: a unix socket's may have 107 bytes."""
-    for parent in (None, "/tmp"):
+    for parent in (None, leftovers.SHORT):
         try:
-            directory = Path(tempfile.mkdtemp(prefix="murmur-", dir=parent))
+            directory = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX, dir=parent))
         except OSError as error:
             raise EnvironmentFault(
                 f"cannot make a temporary directory: {error.strerror}", remedy="free some disk space or set TMPDIR"
