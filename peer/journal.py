@@ -124,8 +124,8 @@ class Journal:
     def sign(self, body: Body, round_number: int) -> Statement:
         """The statement for ``body``, or the older one that this slot already holds.
 
-        ``round_number`` is the round in flight. Raises SlotUsed for a slot that has been forgotten, EnvironmentFault
-        when the disk refuses; nothing is signed then.
+        ``round_number`` is the round in flight. Raises SlotUsed for a slot that has been forgotten and for a vote
+        below ``signed_view``, EnvironmentFault when the disk refuses; nothing is signed then.
         """
         key = digest(body.kind.encode(), body.slot())
         held = self._entries.get(key)
@@ -136,6 +136,11 @@ class Journal:
                     f"this key may have signed another {body.kind} for round {round_number} before; "
                     "a second one could be taken for a lie",
                     remedy="nothing, it takes part again in later rounds; bringing back newer checkpoints is faster",
+                )
+            if body.kind == "vote" and (_view_of(body.kind, body.slot()) or 0) < self.signed_view:
+                raise SlotUsed(
+                    "this key has promised, perhaps on another machine, to vote in no view as low as this",
+                    remedy="nothing, it votes again in later views",
                 )
             held = self._keep(key, self._scope.state(self._signer, body, self._sign), round_number)
         elif held.raw == self._scope.signed_bytes(body):
