@@ -26,7 +26,7 @@ KILLS = 10
 WINDOW_S = 7
 """Training time of a round; the rest of it takes less than a second, unless the machine is busy."""
 REST_S = 0.4
-"""From the first commit on, the time in which half of the kills fall."""
+"""From the last commit on, the time in which a third of the kills fall."""
 FROZEN_S = 40.0
 UNTIDY = re.compile(r"Traceback|ResourceWarning|never (awaited|retrieved)|destroyed but|ERROR|CRITICAL")
 
@@ -97,18 +97,34 @@ def p2pd(live: Live) -> psutil.Process:
     return found[0]
 
 
-def strike(live: Live, after: int, chance: random.Random) -> Kill:
-    """Kill its p2pd in the first round above ``after``: half of the time while it trains, else soon after."""
-    phase, delay = chance.choice((("train", WINDOW_S), ("commit", REST_S)))
-    delay = chance.uniform(0.0, delay)
-
-    def arrived() -> bool:
-        at = state(live)["round"]
-        return bool(at["number"] > after + 1 or (at["number"] == after + 1 and at["phase"] in (phase, "exchange")))
-
+def strike(live: Live, other: Live, after: int, chance: random.Random) -> Kill:
+    """Kill its p2pd in the first round above ``after``: while it trains, while it waits for a commit, or soon after."""
+    moment = chance.choice(("train", "commit", "rest"))
     victim = p2pd(live)
-    until(arrived, 90, f"{phase} of round {after + 1}")
-    time.sleep(delay)  # the moment is what is drawn
+    until(lambda: in_training(live, after + 1), 90, f"it trains in round {after + 1}")
+    if moment == "train":
+        time.sleep(chance.uniform(0.0, WINDOW_S))  # the moment is what is drawn
+        return killed(live, victim)
+    time.sleep(WINDOW_S - 2)
+    os.kill(other.process.pid, signal.SIGSTOP)  # the rest of a round may take a tenth of a second: this holds it
+    try:
+        until(lambda: state(live)["round"]["phase"] != "train", 30, "it waits for the other's commit")
+        if moment == "commit":
+            return killed(live, victim)
+    finally:
+        os.kill(other.process.pid, signal.SIGCONT)
+    time.sleep(chance.uniform(0.0, REST_S))
+    return killed(live, victim)
+
+
+def in_training(live: Live, number: int) -> bool:
+    """Whether it trains in this round, or a later one."""
+    at = state(live)["round"]
+    return bool(at["number"] >= number and at["phase"] == "train")
+
+
+def killed(live: Live, victim: psutil.Process) -> Kill:
+    """Its p2pd is killed now."""
     now = state(live)
     victim.kill()
     return Kill(live, now["peer"], now["round"]["number"], now["round"]["phase"])
@@ -122,9 +138,9 @@ def test_p2pd_killed_ten_times_costs_no_contribution(tmp_path: Path) -> None:
     with together(tmp_path, keys, f"--run={run}") as lives:
         reach(lives, 1, 120)
         for _ in range(KILLS):
-            others = [each for each in lives if not kills or each is not kills[-1].victim]
+            victim, other = chance.sample([each for each in lives if not kills or each is not kills[-1].victim], 2)
             last = kills[-1].round if kills else 0
-            kills.append(strike(chance.choice(others), max(last, *map(head, lives)), chance))
+            kills.append(strike(victim, other, max(last, *map(head, lives)), chance))
         reach(lives, kills[-1].round + 2, 120)
         until(lambda: all(met(each) for each in lives), 30, "all are connected again")
         restarts = [state(each)["processes"] for each in lives]
