@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 READ_AHEAD = 1 << 20
 """Bytes that a stream's reader takes in before it holds the sender back."""
 
+FAVOUR = 1000
+"""Weight of a member's connection to p2pd's connection manager, which closes those of least weight first."""
+
 MAX_CAUSES = 1024
 """Peers of which we remember why the last dial failed."""
 
@@ -70,6 +73,32 @@ class Control:
         )
         return await self._ask(peer, request)
 
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections with ``peer``; says nothing when that fails, for then there is none."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=_raw(peer))
+        )
+        await self._tell(peer, request)
+
+    async def favour(self, peer: PeerId) -> None:
+        """Let p2pd keep connections with ``peer`` when it has too many and closes others."""
+        tag = p2pd_pb2.ConnManagerRequest(
+            type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=_raw(peer), tag="member", weight=FAVOUR
+        )
+        await self._tell(peer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))
+
+    async def connected(self, own: PeerId) -> int:
+        """With how many peers p2pd holds connections; raises TransportError. ``own`` is named in errors."""
+        answer = p2pd_pb2.Response()
+        _, writer = await self._ask(own, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), answer)
+        writer.close()
+        return len(answer.peers)
+
+    async def _tell(self, peer: PeerId, request: Any) -> None:
+        with contextlib.suppress(TransportError):
+            _, writer = await self._ask(peer, request)
+            writer.close()
+
     async def _connect(self, peer: PeerId, targets: list[Multiaddr]) -> None:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
@@ -78,14 +107,14 @@ class Control:
         _, writer = await self._ask(peer, request)
         writer.close()
 
-    async def _ask(self, peer: PeerId, request: Any) -> Ends:
-        """One request; its connection becomes the stream when it opens one.
+    async def _ask(self, peer: PeerId, request: Any, answer: Any = None) -> Ends:
+        """One request, answered into ``answer``; its connection becomes the stream when it opens one.
 
         hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
         """
         async with deadline(peer, self._dial_s):
             ends = await asyncio.open_unix_connection(self._path, limit=READ_AHEAD)
-            response = p2pd_pb2.Response()
+            response = answer if answer is not None else p2pd_pb2.Response()
             try:
                 await write_pbmsg(ends[1], request)
                 await read_pbmsg_safe(ends[0], response)

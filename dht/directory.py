@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
@@ -18,29 +18,35 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.ids import PeerId
 
-from .records import PeerRecord, decode_record, encode_record, key_of, next_sequence
-from .seeds import Seed, Seeds, SeedTiming
+from . import serializer
+from .limits import FIND_BYTES, STORE_BYTES, Gauge
+from .records import PeerRecord, encode_record, expiration_of, key_of, next_sequence
+from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
 from .tasks import end, keep_going
 from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from protocols.ids import PeerId
-
+    from .guard import Guard
     from .transport import StreamTransport
 
 log = logging.getLogger(__name__)
+
+UnaryHandler: TypeAlias = "Callable[[bytes, PeerID], Awaitable[bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryTiming:
     """Pauses and deadlines, seconds."""
 
-    lifetime_s: int = 600
-    """A record expires so long after its issue; also the most that we accept from others, plus the clocks' slack."""
-    refresh_s: float = 120.0
+    lifetime_s: int = 120
+    """A record expires so long after its issue; also the most that we accept from others, plus the clocks' slack.
+
+    So long a key stays taken when its machine dies without a word (``lease``)."""
+    refresh_s: float = 40.0
     retry_s: float = 5.0
     """Before the next attempt to store a record that nobody took."""
     request_s: float = 3.0
@@ -67,6 +73,7 @@ class Directory:
 
         ``members`` tells whose records never give way to others'.
         """
+        self._client = False
         self._transport = transport
         self._run = run
         self._sign = sign
@@ -77,12 +84,16 @@ class Directory:
         self._node: Any = None
         self._seeds: Seeds | None = None
         self._record: PeerRecord | None = None
-        self._sequence = 0
+        self._sequence, self._expires = 0, 0
         self._changed = asyncio.Event()
         self._refresher: asyncio.Task[None] | None = None
 
-    async def start(self, initial_peers: Sequence[str]) -> None:
-        """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd)."""
+    async def start(self, initial_peers: Sequence[str], *, client: bool = False) -> None:
+        """Start the node and try the seeds in the background. Raises ConfigError, TransportError (own p2pd).
+
+        A ``client`` only asks: it serves and stores nothing.
+        """
+        self._client = client
         await self._create_node()
         self._seeds = Seeds(initial_peers, self._enter, timing=self._timing.seeds)
         self._refresher = keep_going(self._refresh, "directory refresh")
@@ -95,6 +106,14 @@ class Directory:
         if self._seeds is not None:
             self._seeds.retry()
         self._changed.set()
+
+    async def withdraw(self, *, told: bool = True) -> None:
+        """Renew this peer's record no more; ``told``: its last one says that the peer has left."""
+        record, self._record = self._record, None
+        if told and record is not None and self._node is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.request_s):
+                    await self._issue(replace(record, left=True))
 
     async def close(self) -> None:
         """End all tasks and the node."""
@@ -114,6 +133,10 @@ class Directory:
         """How many records of others found no room in this node."""
         return self._validator.refused
 
+    def gauges(self) -> list[Gauge]:
+        """What others make this node hold."""
+        return self._validator.gauges()
+
     def announce(self, record: PeerRecord) -> None:
         """Keep this peer's record in the directory from now on; its sequence and expiry are set at each issue.
 
@@ -125,7 +148,16 @@ class Directory:
         self._record = record
         self._changed.set()
 
+    def outbid(self, record: PeerRecord) -> None:
+        """Somebody else issued this newer record of this very peer: issue a newer one."""
+        self._sequence, self._expires = max(self._sequence, record.sequence), max(self._expires, record.expires + 1)
+        self._changed.set()
+
     async def peers(self) -> list[PeerRecord]:
+        """``records`` of peers that have not left, by peer id."""
+        return [record for record in await self.records() if not record.left]
+
+    async def records(self) -> list[PeerRecord]:
         """The unexpired records of all peers of the run that can be found now, this one's included, by peer id."""
         token = reading.set(True)
         try:
@@ -136,22 +168,24 @@ class Directory:
         found = {}
         for owner, entry in entries.items():
             try:  # what lies in our own store was checked when it came; what came over the wire, on arrival
-                record = decode_record(entry.value, source=str(owner)[:64])
+                record = self._validator.read(owner, entry.value)
             except (RemoteError, TypeError) as error:
                 log.debug("ignored a directory record: %s", error)
                 continue
-            found[record.peer] = self._validator.newest(record)
+            found[record.peer] = record
         now = self._clock()
         return [found[peer] for peer in sorted(found) if found[peer].expires > now]
 
     async def _create_node(self) -> None:
         await self._end_node()
+        serializer.install()
         try:
             async with asyncio.timeout(self._timing.search_s):
                 self._node = await DHTNode.create(
                     p2p=self._transport.p2p,
                     wait_timeout=self._timing.request_s,
                     record_validator=self._validator,
+                    client_mode=self._client,
                     # Caches hand out dictionaries in which some records are old.
                     cache_locally=False,
                     cache_nearest=0,
@@ -160,6 +194,16 @@ class Directory:
                 )
         except Exception as error:  # hivemind raises whatever its parts raise
             raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
+
+        self._node.protocol._validate_dictionary = self._validator.screen
+        self._gate()
+
+    def _gate(self) -> None:
+        """Let the guard refuse requests before they are even parsed: hivemind answers whatever comes."""
+        handlers = self._transport.p2p._client.control.unary_handlers
+        for name in [each for each in handlers if each.startswith("DHTProtocol.")]:
+            most = STORE_BYTES if name.endswith("store") else FIND_BYTES
+            handlers[name] = gated(handlers[name], self._transport.guard, most)
 
     def _make_room(self, peer: str | None) -> None:
         if self._node is not None:
@@ -201,11 +245,12 @@ class Directory:
     async def _issue(self, record: PeerRecord) -> bool:
         now = self._clock()
         self._sequence = next_sequence(self._sequence, int(now * 1000))
-        expires = int(now) + self._timing.lifetime_s
+        most = int(now) + self._timing.lifetime_s
+        expires = max(most, min(self._expires, most + int(CLOCK_LIMIT_S) - 1))  # nobody takes one valid for too long
         issued = replace(record, sequence=self._sequence, expires=expires)
         value = encode_record(issued, self._sign)
         key, owner = key_of(self._run), record.peer
-        stored = await self._search(lambda node: node.store(key, value, float(expires), subkey=owner))
+        stored = await self._search(lambda node: node.store(key, value, expiration_of(issued), subkey=owner))
         return bool(stored)
 
     async def _enter(self, peer: PeerId, address: str) -> None:
@@ -225,10 +270,7 @@ class Directory:
             ) from error
         offset = answer.dht_time - (before + self._clock()) / 2
         if abs(offset) > CLOCK_LIMIT_S:
-            ahead = "ahead of" if offset > 0 else "behind"
-            raise TransportError(
-                peer, f"its clock is {abs(offset):.1f} s {ahead} ours ({CLOCK_LIMIT_S:.0f} s allowed): set the clock"
-            )
+            raise ClockDiffers(peer, offset, CLOCK_LIMIT_S)
         is_new = node.protocol.routing_table.get(peer_id=remote) is None
         met = await node.protocol.call_ping(remote)
         if met is None:
@@ -237,3 +279,15 @@ class Directory:
         if is_new:
             await self._search(lambda node: node.find_nearest_nodes([node.node_id]))
             self._changed.set()  # our record belongs on the nodes just met
+
+
+def gated(answer: UnaryHandler, guard: Guard, most: int) -> UnaryHandler:
+    """``answer`` for those whom ``guard`` lets ask, with requests of at most ``most`` bytes."""
+
+    async def ask(request: bytes, remote: PeerID) -> bytes:
+        peer = PeerId(remote.to_base58())
+        if not guard.answers(peer, len(request), most):
+            raise TransportError(peer, "asked too much of this directory node")  # hivemind tells the other side
+        return await answer(request, remote)
+
+    return ask

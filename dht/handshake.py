@@ -13,10 +13,15 @@ import msgpack
 from protocols.errors import RemoteError
 from protocols.ids import HASH_BYTES, PROTOCOL
 
-HELLO_LIMIT = 1024
+from .limits import HELLO_BYTES
+
+HELLO_LIMIT = HELLO_BYTES
 """Bytes of a hello, without its length prefix."""
 
 MAX_TEXT = 256
+
+PRIVATE = "private run: this key is not on its list"
+"""Why a peer is refused that the run's manifest does not admit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import shutil
+import stat
+import tempfile
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 
 from protocols.errors import EnvironmentFault
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,11 @@ _SAME_START_S = 2.0
 """Start times of one process read at different moments differ by the clock's corrections."""
 
 _KILL_WAIT_S = 3.0
+
+PREFIX = "murmur-"
+"""Of the folder with the control socket, in the temporary directory or in ``SHORT``."""
+SHORT = "/tmp"
+_NAME = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")  # as tempfile.mkdtemp makes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,22 @@ def reap(path: Path) -> bool:
         )
     process = _find(trace.pid, trace.started)
     killed = process is not None and _kill(process, trace.executable)
-    if trace.directory:
+    if _is_ours(trace.directory):
         shutil.rmtree(trace.directory, ignore_errors=True)
     path.unlink(missing_ok=True)
     return killed
+
+
+def _is_ours(directory: str) -> bool:
+    """Whether this is a folder such as p2pd is given: a file in the home may name any other, which must stay."""
+    path = Path(directory)
+    if str(path.parent) not in {tempfile.gettempdir(), SHORT} or not _NAME.fullmatch(path.name):
+        return False
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid == os.geteuid()
 
 
 def _read(path: Path) -> Trace | None:
@@ -89,9 +107,11 @@ def _read(path: Path) -> Trace | None:
         texts = (trace.executable, trace.directory)
         if not all(isinstance(item, int | float) for item in numbers) or not all(isinstance(t, str) for t in texts):
             raise ValueError("a field has a wrong type")
+        if not all(type(item) is int and 0 < item < 1 << 31 for item in (trace.pid, trace.owner)):
+            raise ValueError("no process has such a number")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         log.warning("ignoring %s, which cannot be read: %s", path, error)
         return None
     return trace

@@ -32,6 +32,18 @@ class Refused(TransportError):
     """One end will not talk to the other: another protocol or another run."""
 
 
+async def introduce(stream: FrameStream, own: Hello) -> None:
+    """Say hello on a stream that we opened and hear the other end's; raises TransportError (Refused), RemoteError."""
+    try:
+        hello = await stream.greet(own)
+        reason = difference(own, hello) or (hello.refusal and f"refused us: {hello.refusal}")
+        if reason:
+            raise Refused(stream.peer, reason)
+    except BaseException:
+        stream.abort("handshake failed")
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
     """What all links of one transport share."""
@@ -153,14 +165,7 @@ class Link:
 
     async def _open(self) -> FrameStream:
         stream = await self._config.open(self)
-        try:
-            hello = await stream.greet(self._config.own)
-            reason = difference(self._config.own, hello) or (hello.refusal and f"refused us: {hello.refusal}")
-            if reason:
-                raise Refused(self.peer, reason)
-        except BaseException:
-            stream.abort("handshake failed")
-            raise
+        await introduce(stream, self._config.own)
         return stream
 
     async def _watch(self, stream: FrameStream) -> None:
@@ -180,13 +185,17 @@ class Link:
             self.stream = None
             self._idle.set()
             self._config.changed()
-        log.info("lost %s", self.error)
+        self._log(logging.INFO, f"lost {self.error}")
+
+    def _log(self, level: int, text: str) -> None:
+        """Of peers that nobody here asked for there may be any number, so that their comings fill no log."""
+        log.log(level if self.wanted else logging.DEBUG, "%s", text)
 
     def _failed(self, error: TransportError | RemoteError) -> None:
         self.error = str(error)
         if self.error != self._said:  # once, not at every retry
             self._said = self.error
-            log.log(logging.WARNING if isinstance(error, Refused | RemoteError) else logging.INFO, "%s", error)
+            self._log(logging.WARNING if isinstance(error, Refused | RemoteError) else logging.INFO, str(error))
         self._tell(error if isinstance(error, TransportError) else TransportError(self.peer, error.text))
 
     def _tell(self, outcome: FrameStream | TransportError) -> None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Self
 from protocols.errors import EnvironmentFault, MurmurError
 
 from . import leftovers
+from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
 from .parent import die_with
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class P2pdConfig:
 
     home: Path
     """Directory of ``p2pd.pid``."""
-    key: Path
-    """The identity file."""
+    key: Path | None
+    """The identity file; None: a new identity at each start."""
     port: int = 0
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
@@ -126,17 +127,21 @@ class P2pd:
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
-    async def retire(self) -> None:
+    async def retire(self) -> bool:
         """Let p2pd end when its last client goes, and don't start it again: call before the transport closes.
 
-        A frozen one is ended at once, so that nobody waits for what it does not do.
+        A frozen one is ended at once, so that nobody waits for what it does not do; whether one is left that works.
         """
+        works = False
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
-            if self._process is not None and not await self._answers(LAST_ANSWER_S):
-                _send(self._process, signal.SIGKILL)
+            if self._process is not None:
+                works = await self._answers(LAST_ANSWER_S)
+                if not works:
+                    _send(self._process, signal.SIGKILL)
+        return works
 
     async def stop(self) -> None:
         """Ends p2pd: asked first, killed after a while; nothing is left, not even a zombie."""
@@ -190,7 +195,7 @@ class P2pd:
         listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if self._config.quic else "")
         return [
             str(self._binary),
-            f"-id={self._config.key}",
+            *([f"-id={self._config.key}"] if self._config.key is not None else []),
             f"-listen={self.control}",
             f"-hostAddrs={listen}",
             f"-idleTimeout={UNATTENDED_S}s",
@@ -201,6 +206,9 @@ class P2pd:
             "-autonat=1",
             "-natPortMap=0",
             "-connManager=1",
+            f"-connHi={CONNECTIONS}",
+            f"-connLo={CONNECTIONS_KEPT}",
+            f"-connGrace={CONNECTION_GRACE_S}s",
             "-dhtServer=1",  # finds the addresses of peers that a directory answer names
             "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
         ]
@@ -346,9 +354,9 @@ def claim_port(host: str, port: int) -> int:
 
 def _socket_directory() -> Path:
     """A private directory with a short path: a unix socket's may have 107 bytes."""
-    for parent in (None, "/tmp"):
+    for parent in (None, leftovers.SHORT):
         try:
-            directory = Path(tempfile.mkdtemp(prefix="murmur-", dir=parent))
+            directory = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX, dir=parent))
         except OSError as error:
             raise EnvironmentFault(
                 f"cannot make a temporary directory: {error.strerror}", remedy="free some disk space or set TMPDIR"

@@ -25,6 +25,7 @@ MAX_ADDRESS_CHARS = 512
 MAX_ROLES = 16
 MAX_WORD_CHARS = 64
 MAX_INTEGER = 2**63 - 1
+INSTANCE_BYTES = 16
 
 _DOMAIN = b"murmur/1/peer-record\0"
 
@@ -47,6 +48,12 @@ class PeerRecord:
     """Grows with every issue: max(last + 1, unix milliseconds)."""
     expires: int
     """Unix seconds."""
+    instance: bytes = bytes(INSTANCE_BYTES)
+    """Which home on which machine issued it (``lease.instance_of``): one key belongs on one machine."""
+    since: int = 0
+    """Since when that instance holds the key, unix seconds."""
+    left: bool = False
+    """Its issuer has left, and the key is free."""
 
 
 _FIELDS = frozenset(field.name for field in fields(PeerRecord))
@@ -62,6 +69,14 @@ def next_sequence(last: int, unix_ms: int) -> int:
     return max(last + 1, unix_ms)
 
 
+def expiration_of(record: PeerRecord) -> float:
+    """Until when the directory keeps ``record``, unix seconds: of two of one second the later one stays longer.
+
+    hivemind keeps of one owner's records the one that expires last, and of equal ones the first.
+    """
+    return record.expires + record.sequence % 1000 / 1000
+
+
 def encode_record(record: PeerRecord, sign: Callable[[bytes], bytes]) -> bytes:
     """Signed bytes of ``record``; raises LocalError when it is larger than a directory entry may be."""
     body = _body(record)
@@ -75,12 +90,15 @@ def encode_record(record: PeerRecord, sign: Callable[[bytes], bytes]) -> bytes:
     return encoded
 
 
-def decode_record(encoded: bytes, *, source: str) -> PeerRecord:
-    """The record in ``encoded`` if its own peer signed it; raises RemoteError naming ``source``, who handed it over."""
+def decode_record(encoded: bytes, *, source: str, checked: bool = False) -> PeerRecord:
+    """The record in ``encoded`` if its own peer signed it; raises RemoteError naming ``source``, who handed it over.
+
+    ``checked``: its signature was found good before, and is not looked at again.
+    """
     if len(encoded) > RECORD_LIMIT:
         raise RemoteError(source, f"peer record of {len(encoded)} bytes, limit {RECORD_LIMIT}")
     try:
-        value = unpack(encoded, depth=4)
+        value = unpack(encoded, depth=4, items=4 * MAX_ADDRESSES)
         if not isinstance(value, dict) or set(value) != {"record", "signature"}:
             raise ValueError("peer record has missing or unknown fields")
         body, signature = value["record"], value["signature"]
@@ -89,7 +107,7 @@ def decode_record(encoded: bytes, *, source: str) -> PeerRecord:
         record = _record(body)
     except ValueError as error:
         raise RemoteError(source, str(error)) from error
-    if not verify(record.peer, _DOMAIN + pack(body), signature):
+    if not checked and not verify(record.peer, _DOMAIN + pack(body), signature):
         raise RemoteError(source, f"peer record of {record.peer} is not signed by it")
     return record
 
@@ -104,6 +122,9 @@ def _body(record: PeerRecord) -> dict[str, Value]:
         "head_round": record.head_round,
         "sequence": record.sequence,
         "expires": record.expires,
+        "instance": record.instance,
+        "since": record.since,
+        "left": record.left,
     }
 
 
@@ -114,7 +135,11 @@ def _record(body: dict[str, Value]) -> PeerRecord:
     run = body["run"]
     if not isinstance(run, bytes) or len(run) != HASH_BYTES:
         raise ValueError("peer record names no run")
-    head_round, sequence, expires = (_integer(body[name]) for name in ("head_round", "sequence", "expires"))
+    instance, left = body["instance"], body["left"]
+    if not isinstance(instance, bytes) or len(instance) != INSTANCE_BYTES or not isinstance(left, bool):
+        raise ValueError("peer record names no instance")
+    numbers = ("head_round", "sequence", "expires", "since")
+    head_round, sequence, expires, since = (_integer(body[name]) for name in numbers)
     return PeerRecord(
         run=run,
         peer=_word(body["peer"], MAX_WORD_CHARS),
@@ -124,6 +149,9 @@ def _record(body: dict[str, Value]) -> PeerRecord:
         head_round=head_round,
         sequence=sequence,
         expires=expires,
+        instance=instance,
+        since=since,
+        left=left,
     )
 
 

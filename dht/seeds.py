@@ -12,9 +12,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from protocols.errors import ConfigError, MurmurError, RemoteError
+from protocols.errors import ConfigError, MurmurError, RemoteError, TransportError
 from protocols.ids import PeerId, public_key
 
+from .knock import knock
 from .tasks import end
 
 if TYPE_CHECKING:
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 State = Literal["ok", "failed", "trying"]
+_STATES: tuple[State, State] = ("failed", "ok")
+
+
+class ClockDiffers(TransportError):
+    """A seed answered, and its clock is too far from ours for the directory."""
+
+    def __init__(self, peer: str, offset_s: float, limit_s: float) -> None:
+        ahead = "ahead of" if offset_s > 0 else "behind"
+        super().__init__(
+            peer, f"its clock is {abs(offset_s):.1f} s {ahead} ours ({limit_s:.0f} s allowed): set the clock"
+        )
+        self.offset_s = offset_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class Seed:
     error: str | None = None
     retry_s: float | None = None
     """Pause before the next attempt, seconds; None while one is under way or none is needed."""
+    offset_s: float | None = None
+    """How far its clock is ahead of ours, where that is why it is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,10 @@ class SeedTiming:
     """Pauses, seconds; each is spread by ± half."""
 
     first_retry_s: float = 1.0
-    last_retry_s: float = 60.0
+    last_retry_s: float = 5.0
+    """While no seed answers: whoever appears is found within 10 s, and a knock every few seconds harms nobody."""
+    calm_retry_s: float = 60.0
+    """The longest pause while another seed answers."""
     recheck_s: float = 60.0
     """Between checks of a seed that answers."""
 
@@ -86,15 +104,18 @@ class Seeds:
         while True:
             self._again[address].clear()
             try:
+                if self._states[address].state != "ok":
+                    await knock(peer, address)
                 await self._attempt(peer, address)
             except Exception as error:  # a defect too must show in the seed's state, and the others go on
                 if not isinstance(error, MurmurError):
                     log.exception("the attempt to reach %s failed", address)
-                pause, delay = self._spread(delay), min(2 * delay, self._timing.last_retry_s)
-                self._show(address, "failed", error=str(error) or repr(error), retry_s=round(pause, 1))
+                delay = min(delay, self._longest())
+                pause, delay = self._spread(delay), 2 * delay
+                self._show(address, error, retry_s=round(pause, 1))
             else:
                 pause, delay = self._spread(self._timing.recheck_s), self._timing.first_retry_s
-                self._show(address, "ok")
+                self._show(address)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._again[address].wait()
@@ -104,10 +125,17 @@ class Seeds:
     def _spread(self, seconds: float) -> float:
         return seconds * (0.5 + self._draw.random())
 
-    def _show(self, address: str, state: State, *, error: str | None = None, retry_s: float | None = None) -> None:
-        if (self._states[address].error, state) != (error, self._states[address].state):
-            log.info("seed %s: %s%s", address, state, f" ({error})" if error else "")
-        self._states[address] = Seed(address, state, error, retry_s)
+    def _longest(self) -> float:
+        """The longest pause now."""
+        answered = any(each.state == "ok" for each in self._states.values())
+        return self._timing.calm_retry_s if answered else self._timing.last_retry_s
+
+    def _show(self, address: str, error: Exception | None = None, *, retry_s: float | None = None) -> None:
+        before, state = self._states[address], _STATES[error is None]
+        text = None if error is None else (str(error) or repr(error)).removeprefix(f"{_peer_of(address)}: ")
+        if (before.error, before.state == "ok") != (text, state == "ok"):
+            log.info("seed %s: %s%s", address, state, f" ({text})" if text else "")
+        self._states[address] = Seed(address, state, text, retry_s, getattr(error, "offset_s", None))
 
 
 def _peer_of(address: str) -> PeerId:

@@ -18,9 +18,10 @@ from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.frames import HEADER_LIMIT, PAYLOAD_LIMITS, Header, decode_header, encode_header
 
 from .handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
+from .limits import HELLO_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from protocols.ids import PeerId
     from protocols.ports import Buffer
@@ -39,7 +40,7 @@ class Timing:
 
     dial_s: float = 10.0
     """To reach a peer and open a stream."""
-    handshake_s: float = 10.0
+    handshake_s: float = HELLO_S
     ping_s: float = 5.0
     """Between heartbeats."""
     silent_s: float = 30.0
@@ -91,12 +92,15 @@ class FrameStream:
         run: bytes,
         timing: Timing,
         counter: Counter,
+        pace: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
+        """``pace`` is awaited with a frame's size before its payload is read: it slows whoever sends too much."""
         self.peer = peer
         self._reader, self._writer = ends
         self._run = run
         self._timing = timing
         self.counter = counter
+        self._pace = pace
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self._waiting: float | None = None  # since when we wait for bytes; None while a frame is handled
@@ -148,6 +152,8 @@ class FrameStream:
             header = decode_header(raw, run=self._run, peer=self.peer)
             if header.kind == "hello":
                 raise _goodbye(self.peer, header.size)
+            if self._pace is not None:
+                await self._pace(header.size)
             payload = await self._payload(header.size)
             if header.kind != "ping":
                 return header.kind, payload

@@ -7,28 +7,34 @@ it opened. libp2p authenticates both ends, so a frame's sender is certain. Nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 
-from protocols.errors import LocalError, RemoteError, TransportError
+from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId, public_key
 
 from .control import Control, deadline
-from .door import Door
-from .handshake import Hello, difference
+from .guard import Guard
+from .handshake import PRIVATE, Hello
+from .limits import CONNECTIONS, Gauge
 from .links import Link, LinkConfig, Refused
+from .reception import Reception
+from .services import attend, calling
 from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from protocols.ports import Buffer, FrameHandler
 
+    from .services import Service
     from .stream import Ends
 
 log = logging.getLogger(__name__)
@@ -67,15 +73,17 @@ class StreamTransport:
         *,
         on_neighbours: Callable[[frozenset[PeerId]], None] | None = None,
         members: Callable[[], frozenset[PeerId]] = frozenset,
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
         """``handler`` is awaited frame by frame, so a slow one slows its sender; a RemoteError hangs up.
 
-        ``members`` tells who always gets in, and whose streams are opened again when they break.
+        ``members`` tells who always gets in, and whose streams are opened again when they break; ``admits`` whether a
+        peer may take part at all: no stream is opened to another one, and it is told why it gets none.
         """
         self._config = config
         self._handler = handler
         self._on_neighbours = on_neighbours
-        self._members = members
+        self._members, self._admits = members, admits
         self._own = Hello(config.run, config.software)
         self._p2p: P2P | None = None
         self._control = Control("", config.timing.dial_s)
@@ -83,12 +91,13 @@ class StreamTransport:
         self._listen: tuple[str, ...] = ()
         self._links: dict[PeerId, Link] = {}
         self._total = Counter()
-        self._door = Door(members)
+        self.guard = Guard(members, hang_up=self._hang_up)
+        self._reception = Reception(self._own, config.timing, self.guard, admits, self._total)
+        self._services = self._reception.services
+        self._connections = Gauge("connections", CONNECTIONS, "connections", None)
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
         self._closed = False
-        self.hang_ups = 0
-        """How often a peer broke the protocol."""
 
     @property
     def peer(self) -> PeerId:
@@ -105,16 +114,39 @@ class StreamTransport:
     @property
     def refused(self) -> int:
         """How many inbound streams were turned away because too many were open."""
-        return self._door.refused
+        return self._reception.door.refused
+
+    @property
+    def hang_ups(self) -> int:
+        """How often a peer broke the protocol."""
+        return self._reception.hang_ups
+
+    async def count_connections(self) -> None:
+        """Ask p2pd for how many connections it holds, for ``gauges``."""
+        with contextlib.suppress(TransportError):
+            self._connections.in_use = await self._control.connected(self._peer)
+
+    def gauges(self) -> list[Gauge]:
+        """What others may make this peer hold and do, and what was refused."""
+        return [self._connections, *self._reception.door.gauges(), *self.guard.gauges()]
 
     @property
     def attached(self) -> bool:
         """Whether there is a ``p2p``."""
         return self._p2p is not None
 
-    async def start(self, control: str) -> None:
-        """Attach to the p2pd at this control multiaddr and take streams; raises TransportError."""
+    async def start(self, control: str, *, in_rounds: bool = True) -> None:
+        """Attach to the p2pd at this control multiaddr and take streams; raises TransportError.
+
+        Without ``in_rounds`` none is taken before ``enter_rounds``: nobody shall wait for who cannot take part yet.
+        """
+        if in_rounds:
+            self._services[PROTOCOL_ID] = self._serve
         await self._attach(control)
+
+    async def enter_rounds(self) -> None:
+        """Take streams from now on; raises TransportError."""
+        await self._offer(PROTOCOL_ID, self._serve)
 
     async def rebind(self, control: str) -> None:
         """Attach to a restarted p2pd and open all streams anew; raises TransportError."""
@@ -127,7 +159,7 @@ class StreamTransport:
 
     async def close(self) -> None:
         """End all streams, after what was sent has arrived, and all tasks; detach, upon which p2pd ends."""
-        self._closed = True
+        self._closed = self._reception.closed = True
         await asyncio.gather(*(link.close() for link in list(self._links.values())))
         await asyncio.gather(*self._endings, return_exceptions=True)
         self._links.clear()
@@ -195,6 +227,34 @@ class StreamTransport:
             raise TransportError(to, link.error if link is not None and link.error else "no stream to this peer")
         await link.stream.send(kind, payload)
 
+    async def serve(self, protocol: str, service: Service) -> None:
+        """Take streams of another protocol too, now or once there is a p2pd, and again after ``rebind``.
+
+        They pass the door and the handshake like those of the rounds. Raises TransportError.
+        """
+        await self._offer(protocol, partial(self._attend, service))
+
+    @contextlib.asynccontextmanager
+    async def call(self, peer: PeerId, protocol: str, addresses: Sequence[str] = ()) -> AsyncIterator[FrameStream]:
+        """A greeted stream of ``protocol`` to a peer, closed when the block ends; raises TransportError, RemoteError.
+
+        Without ``addresses`` p2pd must know how to reach it. The stream holds no link open and is none. Two that are
+        opened to one peer at the same instant replace each other at its door.
+        """
+        public_key(peer)
+        if self._closed:
+            raise TransportError(peer, "the transport is closed")
+        if not self._admits(peer):
+            raise Refused(peer, PRIVATE)
+        if addresses:
+            await self.dial(peer, addresses)
+        link = self._links.get(peer)
+        counter = link.counter if link is not None else Counter(self._total)
+        ends = await self._control.open(peer, protocol)
+        pace = partial(self.guard.pace_answers, peer)
+        async with calling(self._stream(peer, ends, counter, pace), self._own) as stream:
+            yield stream
+
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
         await self._control.dial(peer, addresses)
@@ -208,10 +268,18 @@ class StreamTransport:
             self._p2p, self._control = p2p, Control(path, self._config.timing.dial_s)
             self._peer = PeerId(p2p.peer_id.to_base58())
             self._listen = tuple(str(address) for address in p2p._visible_maddrs)
-            await p2p.add_binary_stream_handler(PROTOCOL_ID, self._on_stream)
+            for protocol in list(self._services):
+                await p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+
+    async def _offer(self, protocol: str, service: Service) -> None:
+        is_new = protocol not in self._services
+        self._services[protocol] = service
+        if is_new and self._p2p is not None:
+            async with deadline(self._peer, ATTACH_S):
+                await self._p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
 
     async def _detach(self) -> None:
-        await self._door.clear()
+        await self._reception.door.clear()
         p2p, self._p2p = self._p2p, None
         if p2p is None:
             return
@@ -238,12 +306,20 @@ class StreamTransport:
     def _drop(self, link: Link) -> None:
         if self._closed or self._links.get(link.peer) is not link:
             return
-        log.info("%s: no longer tried", link.peer)
+        log.log(logging.INFO if link.wanted else logging.DEBUG, "%s: no longer tried", link.peer)
         del self._links[link.peer]
         self._changed()
-        ending = asyncio.create_task(link.close(), name=f"forget {link.peer}")
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+        self._spawn(link.close(), f"forget {link.peer}")
+
+    def _hang_up(self, peer: PeerId) -> None:
+        """Close all connections of an offender, streams and directory requests alike."""
+        if not self._closed:
+            self._spawn(self._control.disconnect(peer), f"hang up on {peer}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     def _changed(self) -> None:
         known = self.neighbours()
@@ -253,58 +329,42 @@ class StreamTransport:
                 self._on_neighbours(known)
 
     async def _open(self, link: Link) -> FrameStream:
+        if not self._admits(link.peer):
+            raise Refused(link.peer, PRIVATE)
+        if self.guard.is_penalised(link.peer):
+            raise TransportError(link.peer, "broke the protocol and is refused for a while")
         if link.addresses:
             await self.dial(link.peer, link.addresses)
-        return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter)
+        if self.guard.is_member(link.peer):
+            await self._control.favour(link.peer)
+        pace = partial(self.guard.pace, link.peer)  # nothing but pings may come on it, and not many
+        return self._stream(link.peer, await self._control.open(link.peer, PROTOCOL_ID), link.counter, pace)
 
-    def _stream(self, peer: PeerId, ends: Ends, counter: Counter) -> FrameStream:
-        return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter)
+    def _stream(
+        self, peer: PeerId, ends: Ends, counter: Counter, pace: Callable[[int], Awaitable[None]] | None = None
+    ) -> FrameStream:
+        return FrameStream(peer, ends, run=self._config.run, timing=self._config.timing, counter=counter, pace=pace)
 
-    async def _on_stream(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A peer opened a stream to us. Nothing may escape: asyncio would only print it."""
+    async def _on_stream(
+        self, protocol: str, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """A peer opened a stream to us."""
         peer = PeerId(info.peer_id.to_base58())
-        task = asyncio.current_task()
-        assert task is not None
-        if not self._door.enter(peer, task):
-            writer.transport.abort()
-            return
-        stream = self._stream(peer, (reader, writer), Counter(self._total))
-        try:
-            if await self._welcome(stream):
-                await self._serve(stream)
-        except TransportError as error:
-            log.debug("%s", error)
-        except RemoteError as error:
-            self.hang_ups += 1
-            log.warning("hung up on %s", error)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-        except Exception:  # a defect of ours must neither kill the daemon nor pass unseen
-            log.exception("the handler of frames from %s failed", peer)
-        finally:
-            self._door.leave(task)
-            stream.abort("closed")
+        await self._reception.take(peer, protocol, (reader, writer), address=lambda: str(info.addr))
 
-    async def _welcome(self, stream: FrameStream) -> bool:
-        """The receiving half of the handshake; False when we part."""
-        with self._door.greeting(stream):
-            hello = await stream.listen()
-        public_key(stream.peer)
-        reason = difference(self._own, hello)
-        await stream.say(Hello(self._own.run, self._own.software, refusal=difference(hello, self._own)))
-        if reason:
-            log.warning("refused %s: %s", stream.peer, reason)
-            await stream.outlast()
-        return not reason
+    async def _attend(self, service: Service, stream: FrameStream) -> None:
+        """Traffic of a stranger's stream counts in the total alone: nothing is kept of one that has left."""
+        link = self._links.get(stream.peer)
+        if link is not None:
+            _count_for(link, stream)
+        await attend(stream, service)
 
     async def _serve(self, stream: FrameStream) -> None:
         link = self._link(stream.peer)
         if link.inbound is not None:
             link.inbound.abort("replaced by a newer stream")
         link.inbound = stream
-        link.counter.take(stream.counter.sent, stream.counter.received)
-        stream.counter = link.counter
+        _count_for(link, stream)
         link.heard()
         try:
             async with stream.beating():
@@ -316,3 +376,9 @@ class StreamTransport:
                 link.inbound = None
                 if not self._keeps(link):
                     self._drop(link)
+
+
+def _count_for(link: Link, stream: FrameStream) -> None:
+    """What crosses on this stream counts for the link's peer, including what has."""
+    link.counter.take(stream.counter.sent, stream.counter.received)
+    stream.counter = link.counter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import random
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
 from protocols.errors import RemoteError
 
-from .records import RECORD_LIMIT, PeerRecord, decode_record, key_of
+from .limits import RECORD_BYTES, RECORDS, SIGNATURES, Gauge
+from .records import RECORD_LIMIT, PeerRecord, decode_record, expiration_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +31,6 @@ CLOCK_LIMIT_S = 3.0
 _WRAPPING_BYTES = 8
 """hivemind packs every value in msgpack once more."""
 
-MAX_OWNERS = 4096
-"""Peers whose records a node holds."""
-
 reading: ContextVar[bool] = ContextVar("reading", default=False)
 """Set while others' answers are read, which nobody stores."""
 
@@ -39,9 +38,10 @@ reading: ContextVar[bool] = ContextVar("reading", default=False)
 class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
     """Accepts a peer record of this run only with its owner's signature and no older sequence number than seen.
 
-    When it holds ``MAX_OWNERS``, the record that was renewed longest ago gives way to a new peer's: nobody can fill
-    the directory for good, and whoever is alive comes back at its next renewal. Members' records never give way.
-    What others answer is read and not kept when there is no room.
+    When it holds ``RECORDS``, or ``RECORD_BYTES`` in all, the record that was renewed longest ago gives way to a new
+    one: nobody can fill the directory for good, and whoever is alive comes back at its next renewal. Members' records
+    never give way. What others answer is read and not kept when there is no room. No key but the run's own is served:
+    other runs store nothing here.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         self._clock = clock
         self._members, self._on_store = members, on_store
         self._seen: dict[str, PeerRecord] = {}  # what was renewed last comes last
-        self.refused = 0
-        """How many good records found no room, or gave way."""
+        self._values: dict[str, bytes] = {}  # the same, as they came: equal bytes need no second look
+        self._bytes = 0
+        self.records = Gauge("records", RECORDS, "directory records found no room or gave way to others")
+        self.bytes = Gauge("record_bytes", RECORD_BYTES, "directory records were too large for the room left", None)
 
     def validate(self, record: DHTRecord) -> bool:
         """hivemind asks this for every value that it is told to store or that it was given."""
@@ -70,19 +72,47 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
             log.debug("refused a directory record: %s", error)
             return False
-        return self._remember(checked) or reading.get()
+        return self._remember(checked, record.value) or reading.get()
+
+    def screen(self, key: bytes, records: Any) -> bool:
+        """hivemind asks this for a whole dictionary of records, of which no more than ``SIGNATURES`` new ones stay.
+
+        An answer may hold ``RECORDS`` of them, and to check them all would hold up the event loop for half a second.
+        """
+        with records.freeze():
+            entries = {
+                owner: DHTRecord(key, msgpack.packb(owner), value, expires)
+                for owner, (value, expires) in records.items()
+            }
+            members = self._members()
+            fresh = [
+                owner
+                for owner, entry in entries.items()
+                if owner not in members and self._values.get(owner) != entry.value
+            ]
+            for owner in random.sample(fresh, max(0, len(fresh) - SIGNATURES)):
+                del records[owner], entries[owner]
+        return all(map(self.validate, entries.values()))
+
+    def read(self, owner: str, value: bytes) -> PeerRecord:
+        """The newest record of ``owner``, of which ``value`` was accepted; raises RemoteError when it is none."""
+        if self._values.get(owner) == msgpack.packb(value):
+            return self._seen[owner]
+        return self._newest(decode_record(value, source=owner[:64], checked=True))
 
     def _check(self, record: DHTRecord) -> PeerRecord:
         if record.key != self._key or len(record.value) > RECORD_LIMIT + _WRAPPING_BYTES or len(record.subkey) > 128:
             raise ValueError("not a peer record of this run, or too large")
-        owner, value = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        # Lists in lists that only declare their lengths would have megabytes set aside.
+        owner, value = (msgpack.unpackb(each, max_array_len=0) for each in (record.subkey, record.value))
         if not isinstance(owner, str) or not isinstance(value, bytes):
             raise ValueError("not a peer record")
-        found = decode_record(value, source=owner[:64])
+        known = self._values.get(owner) == record.value
+        found = self._seen[owner] if known else decode_record(value, source=owner[:64])
         if found.peer != owner or found.run != self._run:
             raise RemoteError(owner[:64], "record belongs to another peer or run")
         # A record prolonged by somebody else would outlive its successor, since hivemind keeps what expires last.
-        if found.expires != record.expiration_time:
+        if expiration_of(found) != record.expiration_time:
             raise RemoteError(owner, "record's expiry was changed")
         if found.expires > self._clock() + self._lifetime_s + CLOCK_LIMIT_S:
             raise RemoteError(owner, "record is valid for too long")
@@ -92,29 +122,61 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
             raise RemoteError(owner, "record is older than one seen before")
         return found
 
-    def _remember(self, record: PeerRecord) -> bool:
-        """Keep the newest of each owner; False when there is no room for another owner."""
-        last, gives_way = self._seen.get(record.peer), None
-        if last is None and len(self._seen) >= MAX_OWNERS:
-            now = self._clock()
-            self._seen = {peer: seen for peer, seen in self._seen.items() if seen.expires > now}
-            if len(self._seen) >= MAX_OWNERS:
-                members = self._members()
-                gives_way = None if reading.get() else next((peer for peer in self._seen if peer not in members), None)
-                if gives_way is None and record.peer not in members:
-                    self.refused += not reading.get()
-                    return False
-        if gives_way is not None:
-            self.refused += 1
-            del self._seen[gives_way]
-        if last is None or last.sequence < record.sequence:
-            self._seen.pop(record.peer, None)
-            self._seen[record.peer] = record
-        if not reading.get():
-            self._on_store(gives_way)
-        return True
+    @property
+    def refused(self) -> int:
+        """How many good records found no room, or gave way."""
+        return self.records.refused + self.bytes.refused
 
-    def newest(self, record: PeerRecord) -> PeerRecord:
+    def gauges(self) -> list[Gauge]:
+        """The records held, in number and bytes."""
+        self.records.in_use, self.bytes.in_use = len(self._seen), self._bytes
+        return [self.records, self.bytes]
+
+    def _remember(self, record: PeerRecord, value: bytes) -> bool:
+        """Keep the newest of each owner; False when there is no room for this one."""
+        last = self._seen.get(record.peer)
+        stays = last is not None and last.sequence >= record.sequence
+        fits, gone = (True, []) if stays else self._make_room_for(record, len(value))
+        if fits and not stays:
+            self._forget(record.peer)
+            self._seen[record.peer], self._values[record.peer] = record, value
+            self._bytes += len(value)
+        if not reading.get() and (fits or gone):
+            self._on_store(gone[0] if gone else None)
+            for peer in gone[1:]:
+                self._on_store(peer)
+        return fits
+
+    def _make_room_for(self, record: PeerRecord, size: int) -> tuple[bool, list[str]]:
+        """Forget others until ``record`` fits: whether it does, and whose records gave way."""
+        gone: list[str] = []
+        if self._fits(record, size):
+            return True, gone
+        now = self._clock()
+        for peer in [peer for peer, seen in self._seen.items() if seen.expires <= now]:
+            self._forget(peer)
+        members = self._members()
+        while not self._fits(record, size):
+            full = self.records if len(self._seen) >= RECORDS else self.bytes
+            others = (peer for peer in self._seen if peer not in members and peer != record.peer)
+            gives_way = None if reading.get() else next(others, None)
+            if gives_way is None:
+                full.refused += not (reading.get() or record.peer in members)
+                return record.peer in members, gone
+            full.refused += 1
+            self._forget(gives_way)
+            gone.append(gives_way)
+        return True, gone
+
+    def _fits(self, record: PeerRecord, size: int) -> bool:
+        new, before = record.peer not in self._seen, len(self._values.get(record.peer, b""))
+        return len(self._seen) + new <= RECORDS and self._bytes + size - before <= RECORD_BYTES
+
+    def _forget(self, peer: str) -> None:
+        if self._seen.pop(peer, None) is not None:
+            self._bytes -= len(self._values.pop(peer))
+
+    def _newest(self, record: PeerRecord) -> PeerRecord:
         """The newest record seen of this one's peer."""
         last = self._seen.get(record.peer)
         return last if last is not None and last.sequence > record.sequence else record
@@ -131,6 +193,6 @@ def make_room(storage: Any, key: DHTID, peer: str | None) -> None:
     if peer is not None:
         del stored.value[peer]
     for timed in (storage, stored.value):
-        if len(timed.expiration_heap) > 2 * len(timed.data) + MAX_OWNERS:
+        if len(timed.expiration_heap) > 2 * len(timed.data) + RECORDS:
             timed.expiration_heap = list(timed.key_to_heap.values())
             heapq.heapify(timed.expiration_heap)

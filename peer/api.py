@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -21,10 +22,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from protocols.errors import EnvironmentFault
+from protocols.errors import EnvironmentFault, MurmurError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,17 +41,37 @@ GRACE_S = 2
 """Seconds that open requests get at shutdown."""
 
 
-def create_app(snapshot: Callable[[], dict[str, Any]], stop: Callable[[], None], token: str) -> ASGIApp:
-    """The application. ``snapshot`` gives the status document, ``stop`` asks the daemon to end."""
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the daemon answers. A MurmurError from one of them becomes a refusal with its text and remedy."""
+
+    snapshot: Callable[[], dict[str, Any]]
+    """The status document."""
+    stop: Callable[[], None]
+    """Ask the daemon to end."""
+    invite: Callable[[], dict[str, Any]]
+    """An invitation to the run."""
+    follow: Callable[[str], Awaitable[dict[str, Any]]]
+    """Go on with one of several histories of the run, by the hash (hex) of its newest seal."""
+
+
+def create_app(answers: Answers, token: str) -> ASGIApp:
+    """The application."""
 
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"schema": 1, "ok": True})
 
     async def status(request: Request) -> JSONResponse:
-        return JSONResponse(snapshot())
+        return JSONResponse(answers.snapshot())
+
+    async def invite(request: Request) -> JSONResponse:
+        return JSONResponse(answers.invite())
+
+    async def follow(request: Request) -> JSONResponse:
+        return JSONResponse(await answers.follow(request.query_params.get("seal", "")), status_code=202)
 
     async def end(request: Request) -> JSONResponse:
-        stop()
+        answers.stop()
         return JSONResponse({"schema": 1, "state": "stopping"}, status_code=202)
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
@@ -58,12 +79,19 @@ def create_app(snapshot: Callable[[], dict[str, Any]], stop: Callable[[], None],
         headers = error.headers if isinstance(error, HTTPException) else None
         return _error(code, {404: "unknown", 405: "method"}.get(code, "internal"), headers=headers)
 
+    async def declined(request: Request, error: Exception) -> JSONResponse:
+        remedy = error.remedy if isinstance(error, MurmurError) else ""
+        return _answer(409, {"code": "state", "text": str(error), "remedy": remedy})
+
     routes = [
         Route("/healthz", healthz, methods=["GET"]),
         Route("/api/v1/status", status, methods=["GET"]),
+        Route("/api/v1/invite", invite, methods=["GET"]),
+        Route("/api/v1/follow", follow, methods=["POST"]),
         Route("/api/v1/stop", end, methods=["POST"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: refused, 500: refused})
+    handlers: Any = {HTTPException: refused, MurmurError: declined, 500: refused}
+    app = Starlette(routes=routes, exception_handlers=handlers)
     return Guard(app, token)
 
 
@@ -118,7 +146,11 @@ _HARDENING = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def _error(status: int, code: str, *, headers: Any = None) -> JSONResponse:
-    body = {"schema": 1, "error": {"code": code, "text": _TEXTS[code]}}
+    return _answer(status, {"code": code, "text": _TEXTS[code]}, headers=headers)
+
+
+def _answer(status: int, error: dict[str, str], *, headers: Any = None) -> JSONResponse:
+    body = {"schema": 1, "error": error}
     return JSONResponse(body, status_code=status, headers={**_HARDENING, **(headers or {})})
 
 
@@ -171,10 +203,10 @@ class _Server(uvicorn.Server):
 class ApiServer:
     """The API in the daemon's own loop, and ``api.json`` beside it while it runs."""
 
-    def __init__(self, home: Home, *, snapshot: Callable[[], dict[str, Any]], stop: Callable[[], None]) -> None:
+    def __init__(self, home: Home, answers: Answers) -> None:
         self._home = home
         self._token = secrets.token_urlsafe(32)
-        self._app = create_app(snapshot, stop, self._token)
+        self._app = create_app(answers, self._token)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self.port = 0

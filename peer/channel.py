@@ -6,14 +6,18 @@ Both ends are ours, but a torn or mixed-up message must be an error at once and 
 from __future__ import annotations
 
 from types import MappingProxyType, NoneType
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
+from protocols.canonical import decode_bounded
 from protocols.errors import LocalError
 
 LIMIT = 4 << 20
 """Bytes of a message; the largest is the configuration with its list of shards."""
+
+ITEMS = 1 << 12
+"""Of a list in a message; the longest is that of shards."""
 
 PREFIX = 4
 
@@ -80,20 +84,20 @@ def size_of(prefix: bytes) -> int:
 def decode(raw: bytes) -> Message:
     """The message in ``raw`` (without prefix); raises LocalError unless kind, fields and types are exact."""
     try:
-        message = msgpack.unpackb(raw, strict_map_key=True)
-    except Exception as error:  # msgpack raises many kinds, all of them mean "not a message"
+        message = decode_bounded(raw, items=ITEMS, total=16 * ITEMS)
+    except ValueError as error:
         raise LocalError("not a message between daemon and trainer") from error
     _check(message)
-    return dict(message)
+    return cast("Message", message)
 
 
 def _check(message: object) -> None:
     kind = message.get("kind") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(kind, str) or kind not in KINDS:
-        raise LocalError(f"unknown kind of message between daemon and trainer: {kind!r}")
+        raise LocalError(f"unknown kind of message between daemon and trainer: {kind!r:.80}")
     types = KINDS[kind]
     if set(message) != {"kind", *types}:
         raise LocalError(f"message {kind} between daemon and trainer has missing or unknown fields")
     for name, allowed in types.items():
         if type(message[name]) not in allowed:
-            raise LocalError(f"message {kind} between daemon and trainer: {name} is {message[name]!r}")
+            raise LocalError(f"message {kind} between daemon and trainer: {name} is {message[name]!r:.80}")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from protocols.errors import ConfigError, EnvironmentFault, MurmurError
 
-from . import cli_run
-from .cli_flags import SIZES, Commands, Parser, at_least, common, ipv4, peer_address, port, share
+from . import cli_export, cli_run
+from .cli_flags import SIZES, Commands, Parser, at_least, common, gigabytes, ipv4, peer_address, port, share
 from .exits import Exit, exit_code
 from .options import SwarmOptions, UpOptions
 from .paths import Home
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _simple(commands)
     _swarm(commands)
     cli_run.add(commands)
+    cli_export.add(commands)
     return top
 
 
@@ -46,10 +47,13 @@ def _up(commands: Commands) -> None:
     up = commands.add_parser("up", help=about, description=about, parents=[common("home", "json")], allow_abbrev=False)
     flag = up.add_argument
     flag(
-        "--run", default=UpOptions.run, metavar="NAME|FILE", help="an embedded run, or a signed manifest (%(default)s)"
+        "--run",
+        metavar="NAME|FILE|ID",
+        help="an embedded run, a signed manifest, or the beginning of the id of a run that this home has served"
+        " (shakespeare)",
     )
     flag("--size", choices=SIZES, help="size of an embedded run's model (tiny)")
-    flag("--data", type=Path, metavar="DIR", help="where the text files of a manifest's run are")
+    flag("--data", type=Path, metavar="DIR", help="where the run's text files are; left out: other peers are asked")
     flag(
         "--listen",
         type=ipv4,
@@ -66,13 +70,20 @@ def _up(commands: Commands) -> None:
         type=peer_address,
         action="append",
         default=[],
-        metavar="ADDRESS",
-        help="a peer to dial; may be repeated",
+        metavar="INVITATION|ADDRESS",
+        help="an invitation, which names the run and its peers, or the address of a peer; may be repeated",
     )
     flag(
         "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
     )
     flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
+    flag(
+        "--blob-cap",
+        type=gigabytes,
+        default=UpOptions.blob_cap,
+        metavar="GB",
+        help="disk for data of runs, which is fetched and served (20)",
+    )
     up.set_defaults(command=run_up)
 
 
@@ -80,6 +91,7 @@ def _simple(commands: Commands) -> None:
     for name, command, about in (
         ("status", _run_status, "show what the daemon of this home is doing"),
         ("stop", _run_stop, "end the daemon of this home and wait until it is gone"),
+        ("invite", _run_invite, "print a line with which others join the run of this home's daemon"),
     ):
         flags = [common("home", "json")]
         commands.add_parser(name, help=about, description=about, parents=flags, allow_abbrev=False).set_defaults(
@@ -184,6 +196,12 @@ def _run_stop(arguments: dict[str, Any]) -> int:
     from . import client
 
     return client.stop(Home(arguments["home"]), as_json=arguments["json"])
+
+
+def _run_invite(arguments: dict[str, Any]) -> int:
+    from . import client
+
+    return client.invite(Home(arguments["home"]), as_json=arguments["json"])
 
 
 def report(error: MurmurError) -> Exit:

@@ -59,6 +59,17 @@ def share(text: str) -> float:
     return value
 
 
+def gigabytes(text: str) -> int:
+    """A number of 10⁹ bytes above 0, in bytes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of gigabytes above 0")
+    return round(value * 1e9)
+
+
 def port(text: str) -> int:
     """A port, or 0 for any."""
     value = at_least(0)(text)
@@ -76,9 +87,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def peer_address(text: str) -> str:
-    """A multiaddr that ends in a peer id, by its looks."""
-    if not text.startswith("/") or "/p2p/" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address like /ip4/…/tcp/…/p2p/12D3Koo…")
+    """An invitation, or a multiaddr that ends in a peer id, by its looks."""
+    if not text.lstrip().lower().startswith("murmur") and not (text.startswith("/") and "/p2p/" in text):
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is neither an invitation (murmur1…) nor an address like /ip4/…/tcp/…/p2p/12D3Koo…"
+        )
     return text
 
 

@@ -1,4 +1,4 @@
-"""``murmur run``: make, show, sign and verify manifests."""
+"""``murmur run``: make, show, sign, verify and succeed manifests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocols.errors import ConfigError, EnvironmentFault
 
+from . import cli_succeed
 from .cli_flags import SIZES, Commands, at_least, common
 from .paths import Home
 
@@ -22,11 +23,13 @@ Command = Callable[[dict[str, Any]], int]
 
 
 def add(commands: Commands) -> None:
-    """Put ``run`` and its four verbs among the commands."""
-    about = "make, show, sign and verify manifests"
+    """Put ``run`` and its verbs among the commands."""
+    about = "make, show, sign and verify manifests, or succeed a run"
     run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
     verbs: Commands = run.add_subparsers(metavar="VERB", required=True)
     _init_flags(verbs)
+    _follow_flags(verbs)
+    cli_succeed.add(verbs, _write)
     for name, command, flags, help_text in (
         ("show", _show, ("json",), "print a manifest, its run id and who signed it"),
         ("sign", _sign, ("home",), "sign a manifest in place with this home's key, which must be a founder's"),
@@ -39,11 +42,28 @@ def add(commands: Commands) -> None:
         verb.set_defaults(command=command)
 
 
+def _follow_flags(verbs: Commands) -> None:
+    about = "go on with one of several histories of the run that `murmur status` shows, whatever is final here"
+    follow = verbs.add_parser(
+        "follow", help=about, description=about, parents=[common("home", "json")], allow_abbrev=False
+    )
+    follow.add_argument(
+        "hash", metavar="HASH", help="its newest seal, as `murmur status --json` shows it under histories"
+    )
+    follow.set_defaults(command=_follow)
+
+
+def _follow(arguments: dict[str, Any]) -> int:
+    from . import client
+
+    return client.follow(Home(arguments["home"]), arguments["hash"].lower(), as_json=arguments["json"])
+
+
 def _init_flags(verbs: Commands) -> None:
     about = "write a new manifest, signed by this home's key, which becomes a founder"
     init = verbs.add_parser("init", help=about, description=about, parents=[common("home")], allow_abbrev=False)
     flag = init.add_argument
-    flag("--data", type=Path, metavar="DIR", help="a folder of text files; left out: the 38 plays")
+    flag("--data", type=Path, metavar="DIR", help="a folder of text files, kept in the home; left out: the 38 plays")
     flag("--name", help="the run's name; left out: the data's")
     flag("--size", choices=SIZES, default="tiny", help="model size (%(default)s)")
     flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
@@ -53,6 +73,7 @@ def _init_flags(verbs: Commands) -> None:
     flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
     flag("--open", action="store_true", help="let strangers enter; left out: the founders only")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
+    flag("--allow", action="append", default=[], metavar="ID", help="private: only founders and this key; repeatable")
     flag("--founder", action="append", default=[], metavar="ID", help="another founder; may be repeated")
     flag("-o", "--output", type=Path, metavar="FILE", help="write to FILE, not to stdout")
     init.set_defaults(command=_init)
@@ -64,10 +85,16 @@ def _init(arguments: dict[str, Any]) -> int:
 
     from .identity import Identity
 
-    data_name, shards = _shards(arguments["data"])
+    home = _home(arguments)
+    data_name, shards = _shards(arguments["data"], home)
     kept = ("seed", "rounds", "size", "steps", "codec", "rule", "open", "probation")
-    choices = Choices(name=arguments["name"] or data_name, data=data_name, **{name: arguments[name] for name in kept})
-    identity = Identity.load_or_create(_home(arguments).key)
+    choices = Choices(
+        name=arguments["name"] or data_name,
+        data=data_name,
+        allow=tuple(dict.fromkeys(arguments["allow"])),
+        **{name: arguments[name] for name in kept},
+    )
+    identity = Identity.load_or_create(home.key)
     manifest = default_manifest(choices, founders=_founders(identity.peer, arguments["founder"]), shards=shards)
     _write(arguments["output"], render(sign(manifest, identity.peer, identity.sign)))
     return 0
@@ -124,12 +151,24 @@ def _founders(own: PeerId, others: list[str]) -> list[PeerId]:
     return list(dict.fromkeys([own, *map(PeerId, others)]))
 
 
-def _shards(folder: Path | None) -> tuple[str, tuple[ShardEntry, ...]]:
+def _shards(folder: Path | None, home: Home) -> tuple[str, tuple[ShardEntry, ...]]:
+    """The data's name and shards, which are kept in the home: others get them from there."""
     from . import corpus
+    from .blobs import BlobStore
 
     if folder is None:
         return corpus.NAME, corpus.SHARDS
-    return slug(folder.resolve().name), tuple(shard.entry for shard in corpus.from_folder(folder))
+    shards = corpus.from_folder(folder)
+    entries = tuple(shard.entry for shard in shards)
+    store = BlobStore(home.blobs)
+    store.pin(entries)
+    for shard in shards:
+        store.put(shard.raw)
+    size = sum(entry.bytes for entry in entries)
+    print(
+        f"kept {len(entries)} shards, {size / 1e6:.1f} MB, in {home.blobs} for the others of the run", file=sys.stderr
+    )
+    return slug(folder.resolve().name), entries
 
 
 def slug(name: str) -> str:

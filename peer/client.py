@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from protocols.errors import EnvironmentFault, LocalError
 
@@ -39,15 +40,24 @@ def address(home: Home) -> Address:
     """What ``api.json`` says; raises NoDaemon when there is none, EnvironmentFault when it cannot be read."""
     try:
         document = json.loads(home.api.read_text(encoding="utf-8"))
-        return Address(int(document["port"]), str(document["token"]), int(document["pid"]))
+        return _checked(document["port"], document["token"], document["pid"])
     except FileNotFoundError as error:
         raise _no_daemon(home) from error
     except OSError as error:
         raise EnvironmentFault(
             f"cannot read {home.api}: {error.strerror}", remedy="use the daemon's own user"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_daemon(home) from error
+
+
+def _checked(port: object, token: object, pid: object) -> Address:
+    """Raises ValueError for what no daemon has written."""
+    if type(port) is not int or not 0 < port < 1 << 16 or type(pid) is not int or not 0 < pid < 1 << 31:
+        raise ValueError("no port or no process")
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise ValueError("no token")
+    return Address(port, token, pid)
 
 
 def request(home: Home, method: str, path: str) -> dict[str, Any]:
@@ -77,8 +87,33 @@ def show_status(home: Home, *, as_json: bool) -> Exit:
         if as_json:
             print(json.dumps(STOPPED))
         raise
-    print(json.dumps(status) if as_json else screen(status))
+    print(json.dumps(status) if as_json else shown(status))
     return Exit.DONE
+
+
+def invite(home: Home, *, as_json: bool) -> Exit:
+    """Print an invitation to the daemon's run; raises Refused when nobody could be reached by it."""
+    answer = request(home, "GET", "/api/v1/invite")
+    print(json.dumps(answer) if as_json else answer["invitation"])
+    return Exit.DONE
+
+
+def follow(home: Home, seal: str, *, as_json: bool) -> Exit:
+    """Have the daemon go on with one of several histories of its run; raises Refused where it is none of them."""
+    answer = request(home, "POST", f"/api/v1/follow?{urlencode({'seal': seal})}")
+    print(json.dumps(answer) if as_json else f"following {seal}")
+    return Exit.DONE
+
+
+def shown(status: dict[str, Any]) -> str:
+    """The status as a screen; raises LocalError for one that this version cannot read."""
+    try:
+        return screen(status)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise LocalError(
+            "the daemon's status is that of another version of murmur",
+            remedy="start the daemon again, or use the murmur it was started with",
+        ) from error
 
 
 def stop(home: Home, *, as_json: bool) -> Exit:
@@ -101,14 +136,18 @@ def stop(home: Home, *, as_json: bool) -> Exit:
 def _answer(home: Home, code: int, raw: bytes) -> dict[str, Any]:
     try:
         document = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or document.get("schema") != 1:
         raise _no_daemon(home)  # a leftover api.json, and somebody else's server on its port
     if code in (200, 202):
         return document
-    text = document.get("error", {}).get("text", f"status {code}")
-    raise Refused(f"the daemon refused: {text}", remedy="use the home of the daemon that runs (--home, MURMUR_HOME)")
+    said = document.get("error")
+    if not isinstance(said, dict):
+        said = {}
+    remedy = said.get("remedy") or "use the home of the daemon that runs (--home, MURMUR_HOME)"
+    text = " ".join(str(said.get("text", f"status {code}")).split())
+    raise Refused(f"the daemon refused: {text:.400}", remedy=f"{remedy:.400}")
 
 
 def _no_daemon(home: Home) -> NoDaemon:

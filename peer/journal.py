@@ -23,6 +23,7 @@ from protocols.statements import Scope, Sign, Statement
 from .paths import sync_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from protocols.canonical import Value
@@ -47,6 +48,10 @@ _HEADER = _LENGTH + _CHECK
 
 class _Damaged(ValueError):
     """A record in the middle of the journal is not what was written."""
+
+
+class Withheld(EnvironmentFault):
+    """Nothing may be signed yet; it is asked for again."""
 
 
 class SlotUsed(LocalError):
@@ -106,6 +111,8 @@ class Journal:
         self._floor = 0
         self._compacted = 0
         self._unsynced = False
+        self.gate: Callable[[], None] = lambda: None
+        """Called before each new signature; what it raises comes out of ``sign``."""
         self._file, self._size = self._open()
 
     @property
@@ -117,27 +124,46 @@ class Journal:
     def sign(self, body: Body, round_number: int) -> Statement:
         """The statement for ``body``, or the older one that this slot already holds.
 
-        ``round_number`` is the round in flight. Raises SlotUsed for a slot that has been forgotten, EnvironmentFault
-        when the disk refuses; nothing is signed then.
+        ``round_number`` is the round in flight. Raises SlotUsed for a slot that has been forgotten and for a vote
+        below ``signed_view``, EnvironmentFault when the disk refuses; nothing is signed then.
         """
         key = digest(body.kind.encode(), body.slot())
         held = self._entries.get(key)
         if held is None:
+            self.gate()
             if self._forgotten.holds(body, key, round_number):
                 raise SlotUsed(
                     f"this key may have signed another {body.kind} for round {round_number} before; "
                     "a second one could be taken for a lie",
                     remedy="nothing, it takes part again in later rounds; bringing back newer checkpoints is faster",
                 )
-            statement = self._scope.state(self._signer, body, self._sign)
-            view = _view_of(body.kind, body.slot())
-            held = _Entry(round_number, statement.raw, statement.signature, body.kind, view)
-            self._append(_record(key, held.round, held.raw, held.signature))
-            self._entries[key] = held
-            self._compact_if_large()
+            if body.kind == "vote" and (_view_of(body.kind, body.slot()) or 0) < self.signed_view:
+                raise SlotUsed(
+                    "this key has promised, perhaps on another machine, to vote in no view as low as this",
+                    remedy="nothing, it votes again in later views",
+                )
+            held = self._keep(key, self._scope.state(self._signer, body, self._sign), round_number)
         elif held.raw == self._scope.signed_bytes(body):
             return Statement(self._signer, body, held.raw, held.signature)
         return self._scope.decode(Statement(self._signer, body, held.raw, held.signature).encode(), sender=self._signer)
+
+    def note(self, statement: Statement, round_number: int) -> None:
+        """A statement of this key that a neighbour showed: keep it, so that its slot is not signed again.
+
+        It was signed on another machine, or before this journal was lost. EnvironmentFault when the disk refuses.
+        """
+        key = digest(statement.body.kind.encode(), statement.body.slot())
+        if key not in self._entries and not self._forgotten.holds(statement.body, key, round_number):
+            self._keep(key, statement, round_number)
+
+    def _keep(self, key: bytes, statement: Statement, round_number: int) -> _Entry:
+        kind = statement.body.kind
+        view = _view_of(kind, statement.body.slot())
+        held = _Entry(round_number, statement.raw, statement.signature, kind, view)
+        self._append(_record(key, held.round, held.raw, held.signature))
+        self._entries[key] = held
+        self._compact_if_large()
+        return held
 
     def forget_before(self, round_number: int) -> None:
         """Statements of rounds below ``round_number`` − 3 are not needed any more; the file is rewritten when large."""
@@ -280,7 +306,9 @@ def _end_of(data: memoryview, start: int) -> int | None:
 
 def _parse(packed: bytes) -> tuple[bytes, int, bytes, bytes]:
     try:
-        key, round_number, raw, signature = msgpack.unpackb(packed)
+        key, round_number, raw, signature = msgpack.unpackb(packed, max_array_len=4)
+        if [type(each) for each in (key, round_number, raw, signature)] != [bytes, int, bytes, bytes]:
+            raise ValueError("other types")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise _Damaged("or of another version") from error
     return key, round_number, raw, signature
@@ -291,6 +319,8 @@ def _entry(round_number: int, raw: bytes, signature: bytes) -> _Entry:
     try:
         fields = msgpack.unpackb(raw)
         kind, slot = fields["kind"], fields["slot"]
+        if not isinstance(kind, str) or not isinstance(slot, bytes):
+            raise ValueError("other types")
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise _Damaged("or of another version") from error
     return _Entry(round_number, raw, signature, kind, _view_of(kind, slot))
@@ -299,9 +329,13 @@ def _entry(round_number: int, raw: bytes, signature: bytes) -> _Entry:
 def _forgotten(floor: int, raw: bytes) -> _Forgotten:
     try:
         fields: Any = unpack(raw)
-        return _Forgotten(floor, fields["oldest"], fields["views"], dict(fields["used"]))
-    except (ValueError, TypeError, KeyError) as error:
+        found = _Forgotten(floor, fields["oldest"], fields["views"], dict(fields["used"]))
+        numbers = (found.oldest, *found.views.values(), *found.used.values())
+        if not all(type(each) is int for each in numbers) or not all(type(each) is bytes for each in found.used):
+            raise ValueError("other types")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _Damaged("or of another version") from error
+    return found
 
 
 def _check(*parts: bytes | memoryview) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -15,17 +15,23 @@ import psutil
 
 from dht.addresses import best_addresses
 from dht.directory import Directory
-from dht.p2pd import P2pd, P2pdConfig
+from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
-from protocols.errors import MurmurError
+from protocols.errors import EnvironmentFault, MurmurError
 from protocols.ids import PeerId, short
+from protocols.invitation import MAX_ADDRESSES, split
 
 from . import status as st
+from .address_book import AddressBook
+from .key_lease import KeyLease, leave
+from .refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from dht.seeds import Seed
 
     from .identity import Identity
     from .options import UpOptions
@@ -38,31 +44,16 @@ log = logging.getLogger(__name__)
 LOOK_S = (1.0, 15.0)
 """First and longest pause between looks into the directory; back to the first when neighbours change."""
 SHOW_S = 1.0
+COUNT_EVERY = 10
+"""Turns of showing from one count of p2pd's connections to the next."""
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
-COMPLAIN_S = 60.0
-"""What was refused is told at most this often."""
+SAVE_S, NEWS_S = 60.0, 3.0
+"""Between two times that the book of addresses is written; and the same when there is somebody new in it."""
+TRIED = 16
+"""Saved addresses that are tried beside the seeds."""
 MAX_STRANGERS = 16
 """Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """What this peer turned away since the start."""
-
-    hang_ups: int = 0
-    """Streams of peers that broke the protocol."""
-    streams: int = 0
-    """Streams for which there was no room."""
-    records: int = 0
-    """Directory records for which there was no room."""
-
-    def __str__(self) -> str:
-        """One line for a person."""
-        return (
-            f"since the start, {self.hang_ups} streams were closed because their peers broke the protocol, "
-            f"{self.streams} streams and {self.records} directory records were turned away for want of room"
-        )
 
 
 def whom_to_dial(
@@ -84,9 +75,13 @@ def whom_to_dial(
 
 
 class Network:
-    """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon."""
+    """Owns p2pd, transport and directory. Network trouble shows in the status and never ends the daemon.
 
-    def __init__(
+    It is started before there is anything to train: until ``attach`` it finds peers and fetches from them, and no
+    round's stream is opened either way, so that nobody waits for a peer that cannot take part yet.
+    """
+
+    def __init__(  # noqa: PLR0913 - who counts and who is let in come by name
         self,
         options: UpOptions,
         home: Home,
@@ -95,40 +90,111 @@ class Network:
         reporter: Reporter,
         *,
         members: Callable[[], frozenset[PeerId]] = frozenset,
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
-        """``members`` tells who belongs to the run now: they come first, and strangers never keep them out."""
-        self._members = members
+        """``members`` tells who belongs to the run now: they come first, and strangers never keep them out.
+
+        ``admits``: whether the run lets a peer take part at all.
+        """
+        self._members, self._admits = members, admits
         self._options, self._run, self._reporter = options, run, reporter
-        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
+        self._own = PeerId(identity.peer)
+        self.book = AddressBook(home.addresses(run))
+        port = options.p2p_port or _same_port(options.listen, self.book.port)
+        self._p2pd = P2pd(P2pdConfig(home.root, home.key, port, options.listen), self._restarted)
         self._session: Session | None = None
         self._neighbours_changed = asyncio.Event()
         config = TransportConfig(run, f"murmuration {version('murmuration')}")
-        self.transport = StreamTransport(config, self._on_frame, on_neighbours=self._on_neighbours, members=members)
+        self.transport = StreamTransport(
+            config, self._on_frame, on_neighbours=self._on_neighbours, members=members, admits=admits
+        )
         self._directory = Directory(self.transport, run, identity.sign, members=members)
+        self.lease = KeyLease(home.root, PeerId(identity.peer), reporter)
         self._tasks: list[asyncio.Task[None]] = []
-        self._announced, self._due = 0, 0.0
-        self._refusals, self._complain = Refusals(), 0.0
+        self._records: dict[PeerId, PeerRecord] = {}
+        self._roles: tuple[str, ...] = ("contributor",)
+        self._announced: int | None = None
+        self._due, self._save, self._met = 0.0, 0.0, False
+        self._answering: frozenset[str] = frozenset()
+        self.refusals = Refusals(reporter, self.transport.gauges, self._directory.gauges)
 
-    async def start(self, session: Session) -> None:
-        """Start everything; frames go to ``session``. Raises EnvironmentFault (port, p2pd), ConfigError (addresses)."""
-        self._session = session
+    async def start(self, seeds: Sequence[str] = (), invitation: str = "") -> None:
+        """Start everything, and try ``seeds`` and whom this home has met before; ``invitation`` is kept for next time.
+
+        Waits first while another machine runs with this key. Raises EnvironmentFault (port, p2pd), ConfigError
+        (addresses).
+        """
+        known = dict.fromkeys((*seeds, *self.book.addresses(TRIED)))
+        addresses = [each for each in known if split(each)[1] != self._own]
+        await self.lease.acquire(addresses, self._run)
         await self._p2pd.start()
-        await self.transport.start(self._p2pd.control)
-        await self._directory.start(self._options.join)
+        self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
+        await self.transport.start(self._p2pd.control, in_rounds=False)
+        self._show_reach()
+        await self._directory.start(addresses)
+        self._tasks = self._begin_tasks()
+
+    async def attach(self, session: Session) -> None:
+        """Take part in the rounds from now on: frames go to ``session``, and others may find this peer."""
+        self._session = session
+        await self.transport.enter_rounds()
         self._announce()
-        self._tasks = [
-            keep_going(self._look, "look for peers"),
-            keep_going(self._show, "network status"),
-        ]
+        await self._end_tasks()  # to look for peers anew, at once
+        self._tasks = self._begin_tasks()
+
+    def serves(self, role: str) -> None:
+        """Tell in the directory that this peer does one thing more."""
+        if role not in self._roles:
+            self._roles = (*self._roles, role)
+            self._announced, self._due = None, 0.0
+
+    def providers(self, role: str) -> dict[PeerId, tuple[str, ...]]:
+        """Who may have what ``role`` serves, with addresses: neighbours, those that say so, and seeds."""
+        found: dict[PeerId, tuple[str, ...]] = dict.fromkeys(sorted(self.transport.neighbours()), ())
+        for peer, record in self._records.items():
+            if peer in found or role in record.roles:
+                found[peer] = record.addresses
+        for seed in self._directory.seeds():
+            each = PeerId(seed.address.rpartition("/p2p/")[2])
+            if seed.state == "ok" and not found.get(each):
+                found[each] = (seed.address,)
+        return {peer: addresses for peer, addresses in found.items() if self._admits(peer)}
+
+    def seeds(self) -> list[Seed]:
+        """The addresses that are tried, and how they fare."""
+        return self._directory.seeds()
+
+    @property
+    def found(self) -> bool:
+        """Whether anybody of the run has answered."""
+        return bool(self._records or self.transport.neighbours()) or any(
+            seed.state == "ok" for seed in self._directory.seeds()
+        )
+
+    def meeting_points(self) -> tuple[str, ...]:
+        """Addresses for an invitation: this peer's best two, and the best of members that are connected."""
+        own = best_addresses(self.transport.addresses(), 2)
+        near = self.transport.neighbours() & self._members()
+        others = [best_addresses(self._records[peer].addresses, 1) for peer in sorted(near) if peer in self._records]
+        return tuple(each for each in (*own, *(one for best in others for one in best)) if _fits(each))[:MAX_ADDRESSES]
 
     async def close(self) -> None:
-        """End everything in reverse order."""
-        await end(self._tasks)
+        """End everything in reverse order. Safe to call twice."""
+        await self._end_tasks()
+        self._save = 0.0
+        await self._remember()
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
             stack.push_async_callback(self._directory.close)
-            await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+            works = await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+            stack.push_async_callback(leave, self._directory, told=works and not self.lease.lost)
+
+    def _begin_tasks(self) -> list[asyncio.Task[None]]:
+        return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
+
+    async def _end_tasks(self) -> None:
+        await end(self._tasks)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start."""
@@ -152,27 +218,38 @@ class Network:
         self._announce()
 
     def _announce(self) -> None:
-        head = self._announced = self._reporter.status.round.last_sealed or 0
+        head = self._announced = self._head_round()
         self._due = time.monotonic() + ANNOUNCE_S
+        addresses = self._show_reach()
+        if self._session is not None:
+            software = version("murmuration")
+            record = PeerRecord(self._run, self.transport.peer, addresses, self._roles, software, head, 0, 0)
+            self._directory.announce(self.lease.stamp(record))
+
+    def _show_reach(self) -> tuple[str, ...]:
         addresses = best_addresses(self.transport.addresses())
-        record = PeerRecord(
-            self._run, self.transport.peer, addresses, ("contributor",), version("murmuration"), head, 0, 0
-        )
-        self._directory.announce(record)
         self._reporter.apply(st.Reach("unknown", ("reachability is not probed yet",), addresses))
+        return addresses
 
     async def _look(self) -> None:
         """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
         pause, draw = LOOK_S[0], random.Random()
         while True:
-            found = [record for record in await self._directory.peers() if record.peer != self.transport.peer]
+            asked = self.found
+            records = await self._directory.records()
+            if asked:
+                self.lease.look(records, self._directory)
+            records = [each for each in records if not each.left]
+            found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
+            self._records = {PeerId(each.peer): each for each in found}
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
-            members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
-            await asyncio.gather(
-                *(self._connect(record, keep=True) for record in members),
-                *(self._connect(record, keep=False) for record in others),
-            )
+            if self._session is not None:
+                members, others = whom_to_dial(found, self.transport.neighbours(), self._members(), draw=draw)
+                await asyncio.gather(
+                    *(self._connect(record, keep=True) for record in members),
+                    *(self._connect(record, keep=False) for record in others),
+                )
             self._neighbours_changed.clear()
             try:
                 async with asyncio.timeout(pause):
@@ -191,26 +268,74 @@ class Network:
 
     async def _show(self) -> None:
         """Bring the network's figures into the status document."""
-        while True:
-            if self._reporter.status.round.last_sealed != self._announced and time.monotonic() >= self._due:
+        for turn in itertools.count():
+            if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
             neighbours = len(self.transport.neighbours())
+            self.lease.beat(heard=neighbours > 0)
             sent, received = self.traffic()
             self._reporter.apply(st.Peers(total=neighbours, direct=neighbours))
             self._reporter.apply(st.Traffic(sent, received))
             processes = self._reporter.status.processes
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
-            for seed in self._directory.seeds():
-                self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
-            self._tell_refusals()
+            self._tell_seeds()
+            if turn % COUNT_EVERY == 0:
+                await self.transport.count_connections()
+            self.refusals.tell()
+            await self._remember()
             await asyncio.sleep(SHOW_S)
 
-    def _tell_refusals(self) -> None:
-        refusals = Refusals(self.transport.hang_ups, self.transport.refused, self._directory.refused)
-        if refusals != self._refusals and time.monotonic() >= self._complain:
-            self._refusals, self._complain = refusals, time.monotonic() + COMPLAIN_S
-            self._reporter.warn("refused", str(refusals), "nothing, unless it goes on: the log names the peers")
+    def _tell_seeds(self) -> None:
+        seeds = self._directory.seeds()
+        for seed in seeds:
+            self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
+        answering = frozenset(seed.address for seed in seeds if seed.state == "ok")
+        if answering - self._answering:
+            self._neighbours_changed.set()  # it may know others
+        self._answering = answering
+        offsets = [seed.offset_s for seed in seeds if seed.offset_s is not None]
+        if offsets:
+            worst = max(offsets, key=abs)
+            text = f"this clock and a seed's are {abs(worst):.1f} s apart: the directory does without one of them"
+            if all(each.text != text for each in self._reporter.status.warnings):
+                self._reporter.warn("clock", text, "set this machine's clock (timedatectl set-ntp true)")
+        elif any(each.code == "clock" for each in self._reporter.status.warnings):
+            self._reporter.apply(st.Cleared("clock"))
+
+    async def _remember(self) -> None:
+        """Put who is connected into the book of addresses, now and then, and soon when somebody new is there."""
+        near = [record for peer in self.transport.neighbours() if (record := self._records.get(peer)) is not None]
+        known = {each.peer for each in self.book.peers()}
+        if not self._met and any(record.peer not in known for record in near):
+            self._save, self._met = min(self._save, time.monotonic() + NEWS_S), True
+        if time.monotonic() < self._save:
+            return
+        self._save, self._met = time.monotonic() + SAVE_S, False
+        members, now = self._members(), time.time()
+        for record in near:
+            self.book.met(PeerId(record.peer), record.addresses, member=record.peer in members, now=now)
+        await asyncio.to_thread(self.book.save)
+
+    def _head_round(self) -> int:
+        return self._reporter.status.round.last_sealed or 0
+
+
+def _fits(address: str) -> bool:
+    """Whether an invitation can name it."""
+    try:
+        split(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_port(host: str, port: int) -> int:
+    """The port of the last start if it is free, else 0: others have written it down."""
+    try:
+        return claim_port(host, port) if port else 0
+    except EnvironmentFault:
+        return 0
 
 
 def _rss(pid: int | None) -> int | None:

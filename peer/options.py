@@ -16,12 +16,13 @@ class UpOptions:
     """One daemon."""
 
     home: Path
-    run: str = "shakespeare"
-    """An embedded run's name, or the path of a signed manifest."""
+    run: str | None = None
+    """An embedded run's name, the path of a signed manifest, the id (or its beginning) of a run of this home, or an
+    invitation; None = that of the invitation in ``join``, else the embedded one."""
     size: str | None = None
     """Model size of an embedded run, None = ``tiny``; a manifest has its own."""
     data: Path | None = None
-    """Folder of the run's text files; None = the embedded corpus."""
+    """Folder of the run's text files; None = the embedded corpus, or what other peers have."""
     listen: str = "0.0.0.0"
     """IPv4 address on which peers are taken; 127.0.0.1 keeps everything on this machine."""
     p2p_port: int = 0
@@ -33,11 +34,13 @@ class UpOptions:
     alone: bool = False
     """Never look for other peers."""
     join: tuple[str, ...] = ()
-    """Multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
+    """Invitations, and multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
     threads: int = 0
     """CPU threads of the trainer; 0 = all cores but one."""
     keep_checkpoints: int = 2
     """Sealed states kept on disk."""
+    blob_cap: int = 20 * 10**9
+    """Bytes that data fetched from others may take on disk."""
     json: bool = False
     """Only JSON lines on stdout."""
     debug: bool = False

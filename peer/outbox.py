@@ -1,9 +1,12 @@
-"""What is to be sent to each neighbour, in order, by one task per neighbour."""
+"""What is to be sent to each neighbour, by one task each: in order, and bulk only while it holds up no round."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -24,6 +27,13 @@ QUEUE_BYTES = 64 << 20
 """Bytes waiting for one neighbour; never less than this, see ``Limits.of``."""
 QUEUE_UPDATES = 3
 """The same in encoded updates: an honest peer's own one, results, and a state on the way to a newcomer."""
+BULK_FRAMES = 16
+"""Bulk frames waiting for one neighbour: it asks for no more than half of it, what is beyond these is dropped."""
+HOLD_S = 1.0
+"""While a round is held up by nothing but bulk, one bulk frame goes out in this time, so that none waits for ever."""
+QUIET_S = 0.25
+"""For so long after a flooded statement a round is being made, and its next bytes may come at once."""
+ROUND_KINDS = frozenset({"parts", "results"})
 ALL_QUEUES = 4
 """Bytes waiting for all neighbours together, in full queues: most of what waits is shared between them."""
 
@@ -86,6 +96,12 @@ class _Frame:
     kind: str
     payload: Sequence[Buffer]
     keys: tuple[_Key, ...]
+    bulk: bool
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it carries bytes of a round."""
+        return self.kind in ROUND_KINDS and not self.bulk
 
 
 @dataclass(slots=True)
@@ -93,17 +109,27 @@ class _Line:
     """One neighbour's queue, and what it keeps in memory: the frame being sent included."""
 
     held: _Held
-    queue: asyncio.Queue[_Frame] = field(default_factory=lambda: asyncio.Queue(QUEUE_FRAMES))
+    first: deque[_Frame] = field(default_factory=deque)
+    bulk: deque[_Frame] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something came, or nothing holds bulk back any more."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing waits, and nothing is being sent."""
     task: asyncio.Task[None] | None = None
 
-    def done(self, frame: _Frame) -> None:
-        """A frame that was taken out is sent or given up."""
-        self.held.give(frame.keys)
-        self.queue.task_done()
+    def put(self, frame: _Frame) -> None:
+        """A frame waits."""
+        self.held.take(frame.keys)
+        (self.bulk if frame.bulk else self.first).append(frame)
+        self.idle.clear()
+        self.wake.set()
 
 
 class Outbox:
-    """A queue and a sender task per neighbour. Buffers are referenced, not copied: they must not change.
+    """Two queues and a sender task per neighbour. Buffers are referenced, not copied: they must not change.
+
+    Bulk goes to a neighbour when nothing else waits for it, and when no round is being made: while bytes of one wait
+    for any neighbour, or statements are flooded, one bulk frame a second goes out at most. They all share one line.
 
     A neighbour that reads too slowly loses what waits for it and gets a new stream, upon which it knows nothing.
     """
@@ -115,6 +141,10 @@ class Outbox:
         self._lines: dict[PeerId, _Line] = {}
         self._leaving: frozenset[PeerId] = frozenset()  # let go of, and still on their old stream
         self._ending: set[asyncio.Task[None]] = set()
+        self._urgent = 0  # frames with bytes of a round that wait or are being sent
+        self._flooded = self._forced = -math.inf  # when a statement was, and a bulk frame in spite of a round
+        self._calm = asyncio.Event()  # there are none
+        self._calm.set()
 
     @property
     def waiting(self) -> int:
@@ -130,20 +160,23 @@ class Outbox:
         arrived = sorted(neighbours - self._lines.keys() - self._leaving)
         for peer in arrived:
             line = self._lines[peer] = _Line(_Held(self._held))
+            line.idle.set()
             line.task = asyncio.create_task(self._serve(peer, line), name=f"outbox {short(peer)}")
         return arrived, gone
 
-    def post(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
+    def post(self, to: PeerId, kind: str, payload: Sequence[Buffer], *, bulk: bool = False) -> None:
         """Queue a frame; one for a peer that is no neighbour is dropped, it will be told when it connects."""
         line = self._lines.get(to)
-        if line is None:
+        if line is None or (bulk and len(line.bulk) >= BULK_FRAMES):
             return
-        if line.queue.full():
+        if len(line.first) >= QUEUE_FRAMES:
             self.let_go(to, f"reads too slowly, {QUEUE_FRAMES} frames wait")
             return
-        frame = _Frame(kind, payload, tuple(_keys(payload)))
-        line.held.take(frame.keys)
-        line.queue.put_nowait(frame)
+        frame = _Frame(kind, payload, tuple(_keys(payload)), bulk)
+        self._urgent += frame.urgent
+        if self._urgent:
+            self._calm.clear()
+        line.put(frame)
         if line.held.bytes > self._limits.each:
             self.let_go(to, f"reads too slowly, more than {self._limits.each >> 20} MiB wait")
         elif self._held.bytes > self._limits.all:
@@ -153,6 +186,7 @@ class Outbox:
 
     def flood(self, kind: str, payload: Sequence[Buffer], source: PeerId | None) -> None:
         """Queue a frame for every neighbour but ``source``."""
+        self._flooded = asyncio.get_running_loop().time()
         for peer in list(self._lines):
             if peer != source:
                 self.post(peer, kind, payload)
@@ -166,7 +200,13 @@ class Outbox:
 
     async def drained(self) -> None:
         """Wait until everything queued was handed to the transport or given up; the caller sets the deadline."""
-        await asyncio.gather(*(line.queue.join() for line in self._lines.values()))
+        await asyncio.gather(*(line.idle.wait() for line in self._lines.values()))
+
+    async def calm(self) -> None:
+        """Wait until no bytes of a round wait, for ``HOLD_S`` at most: for what is sent beside this outbox."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._calm.wait()
 
     async def close(self) -> None:
         """Cancel and await every sender."""
@@ -182,12 +222,49 @@ class Outbox:
             line.task.cancel()
             self._ending.add(line.task)
             line.task.add_done_callback(self._ending.discard)
-        while not line.queue.empty():  # whoever waits in ``drained`` need not wait for these
-            line.done(line.queue.get_nowait())
+        for frame in (*line.first, *line.bulk):
+            self._done(line, frame)
+        line.first.clear()
+        line.bulk.clear()
+        line.idle.set()  # whoever waits in ``drained`` need not wait for these
+
+    def _done(self, line: _Line, frame: _Frame) -> None:
+        """A frame that was taken out is sent or given up."""
+        line.held.give(frame.keys)
+        if frame.urgent:
+            self._urgent -= 1
+            if not self._urgent:
+                self._calm.set()
+                for each in self._lines.values():
+                    each.wake.set()
+
+    async def _next(self, line: _Line) -> _Frame:
+        """The frame that is to be sent now, once there is one."""
+        loop, held = asyncio.get_running_loop(), None
+        while True:
+            line.wake.clear()
+            if line.first:
+                return line.first.popleft()
+            if line.bulk:
+                now = loop.time()
+                held = held or now
+                calm = self._flooded + QUIET_S
+                if not self._urgent and now >= calm:
+                    return line.bulk.popleft()
+                due = max(held, self._forced) + HOLD_S
+                if now >= due:
+                    self._forced = now
+                    return line.bulk.popleft()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due if self._urgent else min(due, calm)):
+                        await line.wake.wait()
+            else:
+                line.idle.set()
+                await line.wake.wait()
 
     async def _serve(self, peer: PeerId, line: _Line) -> None:
         while True:
-            frame = await line.queue.get()
+            frame = await self._next(line)
             try:
                 await self._transport.send(peer, frame.kind, frame.payload)
             except TransportError as error:
@@ -195,7 +272,7 @@ class Outbox:
             except Exception:  # a defect, such as a frame over its limit: it must be seen, and the next ones sent
                 log.exception("a %s frame to %s could not be sent", frame.kind, short(peer))
             finally:
-                line.done(frame)
+                self._done(line, frame)
 
 
 def _keys(payload: Sequence[Buffer]) -> Iterable[_Key]:

@@ -42,9 +42,22 @@ class Home:
         """Manifests by run id, and below each its checkpoints."""
         return self.root / "runs"
 
+    @property
+    def blobs(self) -> Path:
+        """Files that runs name by hash, of all runs."""
+        return self.root / "blobs"
+
     def run(self, run_id: bytes) -> Path:
         """The folder of one run."""
         return self.runs / run_id.hex()
+
+    def addresses(self, run_id: bytes) -> Path:
+        """Where peers of one run were met."""
+        return self.run(run_id) / "peers.json"
+
+    def manifest(self, run_id: bytes) -> Path:
+        """The manifest of one run, beside its checkpoints."""
+        return self.run(run_id) / "manifest.toml"
 
     def create(self) -> None:
         """Make the folder if it is not there, for its owner only; EnvironmentFault when it cannot be written."""

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
-from protocols.round.effects import Final, Phase, Record, Sealed, Trouble, Votes
+from protocols.round.effects import Final, Histories, Notice, Phase, Record, Sealed, Syncing, Told, Trouble, Votes
 from protocols.table import STRIKE
 
+from . import histories
 from . import status as st
+from .journal import Withheld
 
 if TYPE_CHECKING:
     from protocols.manifest import Manifest
@@ -28,8 +30,12 @@ log = logging.getLogger(__name__)
 
 REFERENCES = (("uniform", 5.545), ("letters", 3.30), ("bigram", 2.47), ("trigram", 1.85))
 """What simple models reach on the embedded corpus, nats per byte (measured on all 38 plays)."""
+SAY_S = 5.0
+"""Between two lines about something that is on its way."""
 EVALUATION_SHARE = 0.1
 """Of the training time that may go into measuring the held-out loss between rounds."""
+
+_NO_REASON = st.Reason()
 
 Evaluate = Callable[[], Awaitable[float]]
 TrafficOf = Callable[[], tuple[int, int]]
@@ -38,23 +44,40 @@ TrafficOf = Callable[[], tuple[int, int]]
 class Reporter:
     """Keeps the status, writes the log; told by session, trainer and network."""
 
-    def __init__(
-        self, initial: st.Status, store: StateStore, *, limits: tuple[int, int], as_json: bool, shakespeare: bool
-    ) -> None:
-        """``limits``: rounds sealed and not void that end this start, rounds that end the run; 0 = none do."""
+    def __init__(self, initial: st.Status, *, as_json: bool) -> None:
         self.status = initial
         self.traffic: TrafficOf = lambda: (0, 0)
-        self._store, self._limits, self._as_json, self._shakespeare = store, limits, as_json, shakespeare
+        self.syncing = ""
+        """What is fetched just now, for a person; empty: nothing."""
+        self._as_json = as_json
+        self._said: tuple[str, float] = ("", 0.0)
+        self._store: StateStore | None = None
+        self._limits, self._shakespeare = (0, 0), False
         self._sealed = 0
         self._head: Head | None = None
         self._entry: dict[str, Any] = {}
         self._window: WindowResult | None = None
         self._counted = (0, 0)
+        self._replayed: tuple[int, int] | None = None
+        """The first and last round that were caught up with and not told yet."""
         self._spent = {"train": 0.0, "evaluate": 0.0}
+
+    def serve(self, store: StateStore, *, limits: tuple[int, int], shakespeare: bool) -> None:
+        """The run is known, and where its rounds are logged.
+
+        ``limits``: rounds sealed and not void that end this start, rounds that end the run; 0 = none do.
+        """
+        self._store, self._limits, self._shakespeare = store, limits, shakespeare
 
     def apply(self, event: st.Event) -> None:
         """Change the status document."""
         self.status = st.apply(self.status, event)
+
+    def enter(self, state: st.State, reason: st.Reason = _NO_REASON) -> None:
+        """The daemon is in this state, for this reason; ``since`` is when it came into the state."""
+        now = self.status
+        if (now.state, now.reason) != (state, reason) and now.state != "stopping":
+            self.apply(st.StateChanged(state, now.since if now.state == state else time.time(), reason))
 
     def say(self, text: str, **fields: object) -> None:
         """A line for the person at the terminal, or its fields as JSON."""
@@ -69,18 +92,39 @@ class Reporter:
         self.apply(st.Warned(code, text, remedy))
         log.warning("%s%s", text, f" ({remedy})" if remedy else "")
 
-    def greet(self, manifest: Manifest, values: int, key: str, *, alone: bool) -> None:
-        """The first lines: the run of ``manifest``, a model of ``values`` parameters, the file of one's ``key``."""
-        status, run = self.status, manifest.run
-        founders = len(manifest.members.founders)
-        name = f"run {run.name} ({(status.run.id or '')[:12]})"
+    def tell_seeking(self, text: str) -> None:
+        """Nobody is there to fetch from."""
+        self.syncing = ""
+        self._tell_state("seeking", st.Reason("no_peers", text))
+
+    def tell_syncing(self, text: str) -> None:
+        """Something is on its way: what, how much of it, from how many."""
+        self.syncing = text
+        self._tell_state("syncing", st.Reason("none", text))
+
+    def _tell_state(self, state: st.State, reason: st.Reason) -> None:
+        """In the status at once, in lines for a person now and then."""
+        self.enter(state, reason)
+        now, (said, when) = time.monotonic(), self._said
+        if state != said or (state == "syncing" and now - when > SAY_S):
+            self._said = (state, now)
+            self.say(f"  {state:<10} {reason.text}", event=state, reason=reason.text)
+
+    def greet(self, key: str, name: str | None) -> None:
+        """The first lines: who this is, by the file of its ``key``, and the run, by its ``name`` if that is known."""
+        status = self.status
+        run = f"run {f'{name} ' if name else ''}({(status.run.id or '')[:12]})"
         self.say(
-            f"murmur {status.version}   {name}   protocol {status.protocol}",
+            f"murmur {status.version}   {run}   protocol {status.protocol}",
             event="started",
             peer=status.peer,
             run=status.run.id,
         )
         self.say(f"  identity   {short(PeerId(status.peer))}, key in {key}")
+
+    def describe(self, manifest: Manifest, values: int, *, alone: bool) -> None:
+        """The next lines: what is trained, a model of ``values`` parameters, on what, and how to end it."""
+        founders = len(manifest.members.founders)
         members = f"{founders} founder{'s' * (founders > 1)}"
         self.say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
         self.say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
@@ -109,7 +153,7 @@ class Reporter:
         speed = st.Speed(window.steps / seconds, window.tokens / seconds)
         self.apply(st.Trained(window.tokens, window.loss, speed))
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Told) -> None:
         """A phase began, a seal became final, a late vote came, or something is wrong."""
         match effect:
             case Phase(number, name):
@@ -122,18 +166,47 @@ class Reporter:
                 self._amend(head.seal, votes=len(head.votes))
             case Trouble(peer, text):
                 self.warn(f"peer-{short(peer)}", f"{peer}: {text}")
+            case Syncing(done, total, donors, position):
+                self._on_syncing(done, total, donors, position)
+            case Notice(code, "", _):
+                self.apply(st.Cleared(code))
+            case Notice(code, text, remedy):
+                self.warn(code, text, remedy)
+            case Histories(branches):
+                shown = histories.Histories.of(branches)
+                self.apply(shown)
+                if branches:
+                    self.warn("histories", shown.text, histories.REMEDY)
+                else:
+                    self.apply(st.Cleared("histories"))
+
+    def _on_syncing(self, done: int, total: int, donors: int, position: int | None) -> None:
+        """A state is loaded, in chunks of 1 MiB; with the last of them it is here."""
+        if done >= total:
+            self.syncing = ""
+            return
+        if donors:
+            whence = f", from {donors} peer{'s' * (donors > 1)}"
+        else:
+            whence = f"; place {position} in a queue" if position is not None else "; nobody serves it just now"
+        self.tell_syncing(f"the run's state: {done} of {total} MiB{whence}")
 
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused, and the daemon goes on; None: everything that waited for it is written."""
-        if error is not None:
+        if isinstance(error, Withheld):
+            if all(each.text != str(error) for each in self.status.warnings):
+                self.warn("key", str(error), error.remedy)
+        elif error is not None:
             self.warn("disk", str(error), "free some disk space: it is tried again by itself, nothing is lost so far")
         else:
             self.apply(st.Cleared("disk"))
+            self.apply(st.Cleared("key"))
             log.info("the disk takes everything again")
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """A seal was adopted: log it; False after the last round that was asked for."""
         record = effect.record
+        self.syncing = ""
         self._sealed += self._rounds_made(effect)
         self._head = effect.head
         self._entry = self._round_entry(effect)
@@ -184,7 +257,8 @@ class Reporter:
     async def held_out(self, record: Record, evaluate: Evaluate) -> None:
         """Measure the held-out loss after a round, if it is time to, and print the round's line."""
         loss = None
-        if not record.void and self._wants_held_out(record.round):
+        # Nothing may keep the trainer from its first window.
+        if not record.void and not self._catches_up(record) and self._wants_held_out(record.round):
             began = time.monotonic()
             try:
                 loss = await evaluate()
@@ -194,7 +268,20 @@ class Reporter:
             self._spent["evaluate"] += time.monotonic() - began
         self._print(record, loss)
 
+    def _catches_up(self, record: Record) -> bool:
+        """Whether the round was made before this peer had trained anything."""
+        return self._window is None and record.verdict == "late"
+
     def _print(self, record: Record, loss: float | None) -> None:
+        """The round's line; rounds that are only caught up with share one."""
+        if self._catches_up(record) and not record.synced and not self._as_json:
+            first, _ = self._replayed or (record.round, 0)
+            self._replayed = (first, record.round)
+            return
+        if self._replayed is not None:
+            first, last = self._replayed
+            self._replayed = None
+            self.say(f"  syncing    caught up with rounds {first} to {last}, which were made before this peer came")
         train = self._window.loss if self._window else None
         parts = [*self._words(record, loss, train), *self._remarks()]
         fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}
@@ -236,6 +323,8 @@ class Reporter:
 
     def _log_round(self) -> None:
         """The log is for people: a disk that refuses it ends nothing."""
+        if self._store is None:
+            return
         try:
             self._store.append_round(self._entry)
         except EnvironmentFault as error:

@@ -41,7 +41,8 @@ def screen(status: dict[str, Any]) -> str:
 
 
 def _reason(reason: dict[str, Any]) -> str:
-    return "" if reason["code"] == "none" else f" ({reason['text'] or reason['code']})"
+    text = reason["text"] or (reason["code"] if reason["code"] != "none" else "")
+    return f" ({text})" if text else ""
 
 
 def _phase(now: dict[str, Any]) -> str:
@@ -63,7 +64,8 @@ def _verdict(verdict: dict[str, Any]) -> str:
 
 
 def _seed(seed: dict[str, Any]) -> str:
-    return f"{seed['address']}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "")
+    again = "" if seed["retry_s"] is None else f", again in {seed['retry_s']:.0f} s"
+    return f"{seed['address']}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "") + again
 
 
 def _warning(warning: dict[str, Any]) -> str:

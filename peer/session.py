@@ -19,31 +19,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from protocols.errors import EnvironmentFault, LocalError, RemoteError, TransportError
-from protocols.ids import PeerId
+from protocols.ids import Hash, PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
+    DropPart,
     Effect,
-    Final,
     Flood,
-    Phase,
+    Followed,
+    KeepChunk,
+    LoadPart,
     Push,
     Sealed,
     Sign,
+    Told,
     Train,
     Trouble,
     Vector,
-    Votes,
     Window,
     Work,
 )
 
-from .journal import SlotUsed
+from .choosing import choose, remember
+from .journal import SlotUsed, Withheld
+from .part_file import PartKeeper
 from .state import Checkpoint, StateStore
 
 if TYPE_CHECKING:
     from protocols.messages import Body
     from protocols.round.machine import Machine
-    from protocols.statements import Scope
+    from protocols.statements import Scope, Statement
 
     from .journal import Journal
     from .outbox import Outbox
@@ -71,8 +75,8 @@ Clock = Callable[[], float]
 class Observer(Protocol):
     """Who is told what happens; the daemon turns it into status, log lines and the round log."""
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
-        """A phase began, a seal became final, a late vote came, or something is wrong."""
+    def on_effect(self, effect: Told) -> None:
+        """A phase began, a seal became final, a late vote or a chunk of a state came, or something is wrong."""
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """A seal was adopted, and saved if the disk takes it; returns whether to go on with the next round."""
@@ -115,6 +119,7 @@ class Session:
         self._wake = asyncio.Event()
         self._ticked = -math.inf
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._part = PartKeeper(parts.store.folder, self._on_disk, self._spawn)
         self._retry_at, self._pause = math.inf, RETRY_S[0]
         self._unsaved: Checkpoint | None = None
         self._unsigned: deque[_Signing] = deque(maxlen=UNSIGNED)
@@ -147,9 +152,18 @@ class Session:
         machine = self._parts.machine
         if kind == "statement":
             statement = self._parts.scope.decode(payload, sender=sender)
+            if statement.peer == machine.me:
+                await self._note(statement)
             await self._ask(sender, lambda now: machine.receive(statement, sender, now))
         else:
             await self._ask(sender, lambda now: machine.payload(sender, kind, payload, now))
+
+    async def _note(self, statement: Statement) -> None:
+        """One's own words, from others: this home may not know them."""
+        try:
+            await self._on_disk(partial(self._parts.journal.note, statement, self._parts.machine.head.round + 1))
+        except EnvironmentFault as error:
+            self._refused(error)
 
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         """Streams opened or closed: the machine hears of both, first of those that closed."""
@@ -228,24 +242,43 @@ class Session:
             queue.extend(await self._one_effect(queue.popleft()))
 
     async def _one_effect(self, effect: Effect) -> list[Effect]:
+        if isinstance(effect, Told):
+            self._observer.on_effect(effect)
+            return []
         match effect:
             case Sign(body):
                 return await self._sign(body)
             case Flood(statement, source):
                 if self._outbox is not None:
                     self._outbox.flood("statement", [statement.encode()], source)
-            case Push(to, kind, payload):
+            case Push(to, kind, payload, bulk):
                 if self._outbox is not None:
-                    self._outbox.post(to, kind, payload)
+                    self._outbox.post(to, kind, payload, bulk=bulk)
             case Work():
                 self._spawn(self._work(effect), f"work {effect.key}")
             case Train():
                 self._train(effect)
             case Sealed():
                 return await self._sealed(effect)
-            case Phase() | Votes() | Trouble() | Final():
-                self._observer.on_effect(effect)
+            case KeepChunk() | LoadPart() | DropPart():
+                self._keep_part(effect)
+            case Followed():
+                if notice := await self._on_disk(partial(remember, self._parts.store.chain, effect)):
+                    self._observer.on_effect(notice)
         return []
+
+    def _keep_part(self, effect: KeepChunk | LoadPart | DropPart) -> None:
+        if isinstance(effect, KeepChunk):
+            self._part.keep(effect.chunk)
+        elif isinstance(effect, LoadPart):
+            resumed = self._parts.machine.resumed
+            self._part.load(effect.seal, lambda chunks: self._hand_in(partial(resumed, chunks)))
+        else:
+            self._part.drop()
+
+    async def follow(self, seal: Hash) -> None:
+        """A person chose a history; raises LocalError where it is none of those shown."""
+        await choose(self._parts.machine, seal, self._hand_in)
 
     async def _sign(self, body: Body) -> list[Effect]:
         machine = self._parts.machine
@@ -291,12 +324,13 @@ class Session:
         """Write the newest state; only then may older rounds leave the journal. Raises EnvironmentFault."""
         if (checkpoint := self._unsaved) is not None:
             await self._on_disk(partial(self._parts.store.save, checkpoint))
+            await self._on_disk(partial(self._parts.store.chain.save, self._parts.machine.chain))
             await self._on_disk(partial(self._parts.journal.forget_before, checkpoint.head.round))
             self._unsaved = None
 
     def _refused(self, error: EnvironmentFault) -> None:
         """The disk refused something that is kept in memory: try again later."""
-        if self._retry_at == math.inf:
+        if self._retry_at == math.inf or isinstance(error, Withheld):
             self._pause = RETRY_S[0]
         else:
             self._pause = min(2 * self._pause, RETRY_S[1])

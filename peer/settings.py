@@ -20,14 +20,15 @@ CELL = "model"
 """The one cell of every run so far: the whole model."""
 
 
-def train_config(manifest: Manifest, folder: Path | None) -> TrainConfig:
-    """What the trainer is told; ``folder`` holds the run's text files, None = the embedded corpus."""
+def train_config(manifest: Manifest, folder: Path | None, blobs: Path | None = None) -> TrainConfig:
+    """What the trainer is told; ``folder`` holds text files of the run, ``blobs`` its data by hash."""
     inner, data, model = manifest.inner, manifest.data, manifest.model
     return TrainConfig(
         data=DataConfig(
             shards=data.shards,
             name=data.name,
             folder=str(folder) if folder else None,
+            blobs=str(blobs) if blobs else None,
             held_out=float(data.held_out),
             deal=data.deal,
         ),
@@ -61,6 +62,7 @@ def round_setting(manifest: Manifest, values: int) -> Setting:
         probation=manifest.members.probation,
         open=manifest.members.open,
         deadline=float(manifest.round.deadline),
+        allowed=frozenset(manifest.members.allow or ()),
     )
 
 

@@ -24,6 +24,7 @@ from protocols.outer import state_root
 from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
 from protocols.shapes import integer, list_of
 
+from .chain_file import ChainFile
 from .paths import sync_folder
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class StateStore:
         self.folder, self._scope, self._values = folder, scope, values
         self._keep = max(KEPT, keep)
         self._loaded = 0
+        self.chain = ChainFile(folder, scope)
         self.warnings: list[str] = []
 
     @property
@@ -193,7 +195,7 @@ class StateStore:
             for line in path.read_bytes().splitlines():
                 try:
                     yield cast("dict[str, Any]", json.loads(line))
-                except ValueError:  # being written just now, or its writer was killed
+                except (ValueError, RecursionError):  # being written just now, or its writer was killed
                     continue
 
     def _head(self, number: int) -> Head:

@@ -6,8 +6,11 @@ Pure: nothing here reads a clock or another module's insides. Unknown is None, n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
+
+from .histories import Histories, History
 
 SCHEMA = 1
 KEPT_VERDICTS = 16
@@ -17,7 +20,7 @@ KEPT_SEEDS = 32
 State = Literal["starting", "seeking", "syncing", "training", "paused", "finishing", "stopping"]
 ReasonCode = Literal[
     "none", "user", "schedule", "idle", "battery", "program", "gpu_busy", "temperature", "quota", "memory", "disk",
-    "no_data", "no_peers",
+    "no_data", "no_peers", "key_in_use",
 ]  # fmt: skip
 Phase = Literal["train", "commit", "roster", "exchange", "reduce", "check", "seal", "apply"]
 Ruling = Literal["pending", "accepted", "late", "rejected", "void"]
@@ -163,6 +166,15 @@ class Warned:
     remedy: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What others may make this peer hold or do: ``in_use`` None for a rate, ``refused`` since the start."""
+
+    limit: float
+    in_use: float | None = None
+    refused: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The whole document. ``event`` counts the events applied; ``since`` = unix seconds of the last state change."""
@@ -184,7 +196,9 @@ class Status:
     verdicts: tuple[Verdict, ...] = ()
     traffic: Traffic = Traffic()
     processes: Processes = Processes()
+    limits: Mapping[str, Limit] = field(default_factory=dict)
     warnings: tuple[Warned, ...] = ()
+    histories: tuple[History, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +275,13 @@ class Cleared:
     code: str
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Event: all limits, by name."""
+
+    limits: Mapping[str, Limit]
+
+
 Part = RunInfo | Peers | Reach | Traffic | Processes
 """As events, these replace the part of the document that they describe."""
 Event = (
@@ -268,7 +289,9 @@ Event = (
     | Seed
     | Verdict
     | Warned
+    | Histories
     | Cleared
+    | Limits
     | StateChanged
     | Loaded
     | Measured
@@ -297,6 +320,8 @@ def _changes(status: Status, event: Event) -> dict[str, Any]:
     if type(event) in _PARTS:
         return {_PARTS[type(event)]: event}
     match event:
+        case Histories():
+            return {"histories": event.branches}
         case StateChanged():
             return {"state": event.state, "reason": event.reason, "since": event.since}
         case Seed():
@@ -305,6 +330,8 @@ def _changes(status: Status, event: Event) -> dict[str, Any]:
         case Verdict():
             rest = tuple(verdict for verdict in status.verdicts if verdict.round != event.round)
             return {"verdicts": tuple(sorted((*rest, event), key=lambda each: each.round))[-KEPT_VERDICTS:]}
+        case Limits():
+            return {"limits": event.limits}
         case Warned() | Cleared():
             kept = tuple(warning for warning in status.warnings if warning.code != event.code)
             return {"warnings": (*kept, event)[-KEPT_WARNINGS:] if isinstance(event, Warned) else kept}
@@ -353,6 +380,8 @@ def to_json(status: Status) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,11 +7,13 @@ with the daemon: by the kernel's parent-death signal where there is one, by the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.parent import die_with
@@ -32,6 +34,7 @@ PROGRESS_S = 0.25
 """Seconds between two progress messages, at least."""
 
 NICENESS = 10
+"""From when torch is loaded: that is over in seconds, and at this priority takes a minute on a busy machine."""
 
 
 class Channel:
@@ -74,14 +77,20 @@ class Channel:
 class Trainer:
     """Answers commands one after the other."""
 
-    def __init__(self, link: Channel, slots_fd: int) -> None:
+    def __init__(self, link: Channel, slots: socket.socket) -> None:
+        """``slots``: the descriptor of the shared vectors comes on it before the configuration."""
         self._link = link
-        self._slots_fd = slots_fd
+        self._slots = slots
 
     def run(self, threads: int) -> None:
         """Set up, then serve until told to stop; an expected error ends it with a message to the daemon."""
+        device = prepare_torch(threads)  # takes seconds, and nobody has to know yet what will be trained
+        be_polite()
+        setup = self._link.next()
+        if setup["kind"] == "stop":
+            return
         try:
-            learner, slots = self._set_up(threads)
+            learner, slots = self._set_up(setup, device)
         except MurmurError as error:
             self._report(None, error)
             return
@@ -91,11 +100,11 @@ class Trainer:
             except MurmurError as error:
                 self._report(command["id"], error)
 
-    def _set_up(self, threads: int) -> tuple[Learner, Slots]:
-        config = config_from_plain(self._link.next()["config"])
+    def _set_up(self, setup: channel.Message, device: str) -> tuple[Learner, Slots]:
+        config = config_from_plain(setup["config"])
         corpus = Corpus(load_shards(config.data), config.data, context=config.context)
-        slots = Slots(self._slots_fd, config.parameters)
-        device = prepare_torch(threads)
+        _, descriptors, _, _ = socket.recv_fds(self._slots, 16, 1)
+        slots = Slots(descriptors[0], config.parameters)
         from .learner import Learner
 
         learner = Learner(config, corpus, device=device)
@@ -137,6 +146,17 @@ class Trainer:
         self._link.send("error", id=request, error=type(error).__name__, text=str(error), remedy=error.remedy)
 
 
+def be_polite() -> None:
+    """Everything else on this machine comes first.
+
+    Linux shares the processor among sessions before it looks at niceness (sched_autogroup), and a trainer is a
+    session of its own: there the session's niceness is set as well.
+    """
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # not Linux, or without that
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
+
+
 def prepare_torch(threads: int) -> str:
     """Import torch with a fixed number of threads and deterministic kernels; returns the device to train on."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -156,8 +176,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     die_with(given.parent)
-    os.nice(NICENESS)
-    Trainer(Channel(socket.socket(fileno=given.channel)), given.slots).run(given.threads)
+    Trainer(Channel(socket.socket(fileno=given.channel)), socket.socket(fileno=given.slots)).run(given.threads)
 
 
 if __name__ == "__main__":

@@ -57,13 +57,14 @@ class InnerConfig:
 class DataConfig:
     """Which bytes are trained on (manifest ``[data]``), and where this machine has them.
 
-    ``folder`` None: the corpus embedded under ``name``; else a folder of files. ``shards`` are what the run
-    expects; the trainer refuses any others.
+    ``folder`` of files and folder of ``blobs`` named by hash: where those shards are that the embedded corpus has
+    not. ``shards`` are what the run expects; the trainer refuses any others.
     """
 
     shards: tuple[ShardEntry, ...]
     name: str = "shakespeare"
     folder: str | None = None
+    blobs: str | None = None
     held_out: float = 0.05
     deal: str = "round"
 

@@ -61,13 +61,16 @@ class Worker:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: TrainConfig | None = None,
         *,
         threads: int = 0,
         progress: Callable[[int, float], None] = lambda step, loss: None,
         stall_s: float = STALL_S,
     ) -> None:
-        """``threads`` 0: one for each core but one. ``progress(step, loss)`` is called in the loop."""
+        """``config`` None: ``start`` gets it. ``threads`` 0: one for each core but one.
+
+        ``progress(step, loss)`` is called in the loop.
+        """
         self.restarts = 0
         self.device: str | None = None
         self._config = config
@@ -75,6 +78,7 @@ class Worker:
         self._progress = progress
         self._stall_s = stall_s
         self._slots: Slots | None = None
+        self._known = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -101,16 +105,25 @@ class Worker:
             return None
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    async def start(self) -> None:
-        """Start the trainer and wait until it can train.
+    def prepare(self) -> None:
+        """Start the process before it is known what to train: loading torch takes seconds. ``stop`` ends it."""
+        if self._supervisor is None:
+            self._supervisor = asyncio.create_task(self._supervise(), name="trainer supervisor")
+            self._supervisor.add_done_callback(self._supervised)
+
+    async def start(self, config: TrainConfig | None = None) -> None:
+        """Start the trainer, unless it is prepared, and wait until it can train.
 
         Raises EnvironmentFault or ConfigError with the trainer's own words when it cannot (no corpus, no torch, no
         memory); nothing is left running then.
         """
-        self._slots = Slots.create(self._config.parameters)
-        self._supervisor = asyncio.create_task(self._supervise(), name="trainer supervisor")
-        self._supervisor.add_done_callback(self._supervised)
+        self._config = config or self._config
+        if self._config is None:
+            raise LocalError("a trainer that is not told what to train")
         try:
+            self._slots = Slots.create(self._config.parameters)
+            self._known.set()
+            self.prepare()
             await self._until_ready()
         except BaseException:
             await self.stop()
@@ -216,30 +229,32 @@ class Worker:
 
     async def _one_life(self) -> str:
         """Run one trainer process to its end; returns why it ended."""
-        assert self._slots is not None  # set by start
         ours, theirs = socket.socketpair()
+        give, take = socket.socketpair()  # through which the slots come once their size is known
         try:
-            with theirs:
+            with theirs, take:
                 self._process = process = await asyncio.create_subprocess_exec(
-                    *self._command(theirs.fileno(), self._slots.fd),
+                    *self._command(theirs.fileno(), take.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
-                    pass_fds=(theirs.fileno(), self._slots.fd),
+                    pass_fds=(theirs.fileno(), take.fileno()),
                     env=self._environment(),
                     start_new_session=True,  # Ctrl-C in the terminal is the daemon's to handle
                 )
         except OSError as error:
             ours.close()
+            give.close()
             return error.strerror or str(error)
         tail = asyncio.create_task(_tail(process), name="trainer stderr")
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-            self._send("setup", config=self._config.to_plain())
-            await self._listen(reader)
+            if await self._told(give, tail):
+                await self._listen(reader)
             # Having hung up it is ending; a kill right now would race with asyncio's reaping and lose its status.
             await asyncio.wait({tail}, timeout=STOP_S)
         finally:
+            give.close()
             self._ready.clear()
             if not tail.done():
                 self._kill()
@@ -250,6 +265,21 @@ class Worker:
                 self._writer = None
         lines = tail.result().strip().splitlines()
         return lines[-1] if lines else f"exit status {status}"
+
+    async def _told(self, give: socket.socket, end: asyncio.Task[str]) -> bool:
+        """Tell the trainer what to train and where its vectors are, once that is known; False when it ends first."""
+        known = asyncio.create_task(self._known.wait(), name="trainer configuration")
+        try:
+            await asyncio.wait({known, end}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            known.cancel()
+        if not self._known.is_set():
+            return False
+        assert self._config is not None and self._slots is not None  # set by start
+        with contextlib.suppress(OSError):  # it has just died
+            socket.send_fds(give, [b"slots"], [self._slots.fd])
+        self._send("setup", config=self._config.to_plain())
+        return True
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Take replies until the channel ends."""
@@ -311,6 +341,7 @@ class Worker:
                 self._process.kill()
 
     def _command(self, channel_fd: int, slots_fd: int) -> list[str]:
+        """``slots_fd``: a socket on which the slots' descriptor comes."""
         given = {"channel": channel_fd, "slots": slots_fd, "threads": self._threads, "parent": os.getpid()}
         # -P: a folder called peer where the daemon was started must not be taken for this package.
         return [sys.executable, "-P", "-m", "peer.trainer", *(f"--{name}={value}" for name, value in given.items())]

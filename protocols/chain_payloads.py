@@ -1,12 +1,12 @@
-"""Unsigned frames of catching up: the chain of certified seals, and the state as of one (protocol.md 6).
+"""Unsigned frames of catching up: the chain of certified seals (protocol.md 6).
 
-Whatever they say is checked: seals by the signatures of their voters, tables and chunks by hashes in a seal.
+Whatever they say is checked: seals by the signatures of their voters, tables by hashes in a seal.
 A chain is written as byte strings after their u32 LE length, so that decoding never sets aside more than it was sent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
@@ -14,51 +14,55 @@ from .errors import RemoteError
 from .frames import PAYLOAD_LIMITS
 from .ids import HASH_BYTES, Hash
 from .messages import MAX_STATEMENT, MAX_VOTERS
-from .outer import CHUNK_BYTES
-from .shapes import hash32, integer, list_of, record
+from .shapes import boolean, hash32, list_of, record
 from .statements import MAX_RAW
 from .table import Member, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .ports import Buffer
     from .statements import Scope, Statement
 
 MAX_LOCATOR = 48
 MAX_LINKS = 16
 """Links of one reply: a certificate is up to 96 signatures to check."""
+MAX_WORK = 448
+"""Of a reply of several links, in signatures: to check them takes 45 ms, and nothing else is done meanwhile."""
+ROWS_A_SIGNATURE = 6
+"""Rows of a table that take as long as one signature."""
 MAX_ROWS = 1 << 12
 MAX_PROOF = 2 * MAX_VOTERS
 """Readys that show a seal final: of voters and lost."""
-MAX_WANTED = 64
-"""Chunks of one request."""
-MAX_CHUNKS = 1 << 20
+MAX_ANCHOR = 3 << 20
+"""Bytes of a seal with its table that are shown together."""
 _ROW_BYTES = 512
 _SEAL_BYTES = MAX_RAW + 256
-_META_BYTES = 4096
 _REPLY_BYTES = PAYLOAD_LIMITS["chain"]
 _REPLY_HEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
 class AskChain:
-    """A request for the seals after the newest one of ``locator`` (seal hashes, newest first) that both know."""
+    """A request for the seals after the newest one of ``locator`` (seal hashes, newest first) that both know.
+
+    ``show``: the asker knows only the hash of that seal, from an invitation, and wants to see the seal itself.
+    """
 
     locator: tuple[Hash, ...]
+    show: bool = False
 
     def encode(self) -> bytes:
         """The payload."""
-        return pack({"locator": list(self.locator)})
+        return pack({"locator": list(self.locator), "show": self.show})
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> AskChain:
         """Parse a request of ``sender``; raises RemoteError."""
         try:
-            fields = record(unpack(payload, depth=2, items=MAX_LOCATOR), {"locator": list_of(hash32, MAX_LOCATOR)})
+            fields = record(unpack(payload, depth=2, items=MAX_LOCATOR), _ASK_CHECKS)
         except ValueError as error:
             raise RemoteError(sender, f"malformed ask-chain: {error}") from error
-        return cls(cast("tuple[Hash, ...]", fields["locator"]))
+        return cls(cast("tuple[Hash, ...]", fields["locator"]), cast("bool", fields["show"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +86,33 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ChainReply:
-    """``links`` on top of seal ``start`` (None: no seal in common) in order; ``more``: ask again from the last one."""
+    """``links`` on top of seal ``start`` (None: no seal in common) in order; ``more``: ask again from the last one.
+
+    ``anchor``: the start itself, where the request was to show it, as ``Link.encode`` writes it without votes.
+    ``size``: bytes of the payload that it came in.
+    """
 
     start: Hash | None
     links: tuple[Link, ...]
     more: bool = False
+    anchor: bytes = b""
+    size: int = field(default=0, compare=False)
 
     @classmethod
-    def fitting(cls, start: Hash | None, links: Sequence[Link]) -> ChainReply:
+    def fitting(cls, start: Hash | None, links: Sequence[Link], anchor: bytes = b"") -> ChainReply:
         """The first of ``links`` as far as a frame holds them."""
-        room, count = _REPLY_BYTES - _REPLY_HEAD, 0
+        room, left, count = _REPLY_BYTES - _REPLY_HEAD - len(anchor), MAX_WORK, 0
         for link in links[:MAX_LINKS]:
             room -= len(link.encode())
-            if room < 0:
+            left -= _work(len(link.votes) + len(link.final), len(link.table.members))
+            if room < 0 or (left < 0 and count):
                 break
             count += 1
-        return cls(start, tuple(links[:count]), count < len(links))
+        return cls(start, tuple(links[:count]), count < len(links), anchor)
 
     def encode(self) -> bytes:
         """The payload."""
-        head = _blob(self.start or b"") + bytes([self.more]) + _number(len(self.links))
+        head = _blob(self.start or b"") + bytes([self.more]) + _blob(self.anchor) + _number(len(self.links))
         return head + b"".join(link.encode() for link in self.links)
 
     @classmethod
@@ -115,24 +126,41 @@ class ChainReply:
     @classmethod
     def _decode(cls, payload: bytes, scope: Scope, sender: str) -> ChainReply:
         reader = _Reader(payload)
-        start, more = reader.blob(HASH_BYTES), reader.take(1)
+        start, more, anchor = reader.blob(HASH_BYTES), reader.take(1), reader.blob(MAX_ANCHOR)
         if len(start) not in {0, HASH_BYTES} or more not in {b"\x00", b"\x01"}:
             raise ValueError("names no seal to start from")
-        links = tuple(_read_link(reader, scope, sender) for _ in range(reader.number(MAX_LINKS)))
+        links: list[Link] = []
+        left = MAX_WORK
+        for _ in range(reader.number(MAX_LINKS)):
+            links.append(_read_link(reader, scope, sender, left if links else None))
+            left -= _work(len(links[-1].votes) + len(links[-1].final), len(links[-1].table.members))
         reader.end()
-        if (links or more == b"\x01") and not start:
+        if (links or more == b"\x01" or anchor) and not start:
             raise ValueError("links on top of nothing")
         if more == b"\x01" and not links:
             raise ValueError("more links, and none is here")
         if sum(bool(link.final) for link in links) > 1:
             raise ValueError("more than one seal shown final")
-        return cls(Hash(start) if start else None, links, more == b"\x01")
+        return cls(Hash(start) if start else None, tuple(links), more == b"\x01", anchor, len(payload))
 
 
-def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
+def read_link(encoded: bytes, scope: Scope, *, sender: str) -> Link:
+    """Parse ``Link.encode`` and check every signature in it; raises RemoteError naming the sender."""
+    try:
+        reader = _Reader(encoded)
+        link = _read_link(reader, scope, sender)
+        reader.end()
+    except ValueError as error:
+        raise RemoteError(sender, f"malformed seal: {error}") from error
+    return link
+
+
+def _read_link(reader: _Reader, scope: Scope, sender: str, most: int | None = None) -> Link:
     # All is cut out before the first signature is checked: a frame cut short costs nothing.
     proposal, votes = reader.blob(_SEAL_BYTES), reader.blobs(MAX_VOTERS, MAX_STATEMENT)
     rows, final = reader.blobs(MAX_ROWS, _ROW_BYTES), reader.blobs(MAX_PROOF, MAX_STATEMENT)
+    if most is not None and _work(len(votes) + len(final), len(rows)) > most:
+        raise ValueError("too much to check at once")
     members = [Member.from_wire(unpack(row, depth=1, items=0)) for row in rows]
     if any(one.peer >= two.peer for one, two in zip(members, members[1:], strict=False)):
         raise ValueError("table out of order")
@@ -144,54 +172,9 @@ def _read_link(reader: _Reader, scope: Scope, sender: str) -> Link:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WantState:
-    """A request for chunks ``indices`` of the state as of ``seal``."""
-
-    seal: Hash
-    indices: tuple[int, ...]
-
-    def encode(self) -> bytes:
-        """The payload."""
-        return pack({"seal": self.seal, "indices": list(self.indices)})
-
-    @classmethod
-    def decode(cls, payload: bytes, *, sender: str) -> WantState:
-        """Parse a request of ``sender``; raises RemoteError."""
-        try:
-            fields = record(unpack(payload, depth=2, items=MAX_WANTED), _WANT_CHECKS)
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed want-state: {error}") from error
-        return cls(cast("Hash", fields["seal"]), cast("tuple[int, ...]", fields["indices"]))
-
-
-@dataclass(frozen=True, slots=True)
-class StateChunk:
-    """Chunk ``index`` of the state as of ``seal``: its bytes and their Merkle path."""
-
-    seal: Hash
-    index: int
-    path: tuple[Hash, ...]
-    data: Buffer
-
-    def encode(self) -> list[Buffer]:
-        """Buffers to send one after another; the chunk is not copied."""
-        meta = pack({"seal": self.seal, "index": self.index, "path": list(self.path)})
-        return [_blob(meta), self.data]
-
-    @classmethod
-    def decode(cls, payload: bytes, *, sender: str) -> StateChunk:
-        """Parse a chunk from ``sender``; its bytes stay in ``payload``. Raises RemoteError."""
-        try:
-            reader = _Reader(payload)
-            fields = record(unpack(reader.blob(_META_BYTES), depth=2, items=MAX_WANTED), _CHUNK_CHECKS)
-            data = reader.rest()
-            if not 0 < len(data) <= CHUNK_BYTES:
-                raise ValueError(f"{len(data)} bytes, limit {CHUNK_BYTES}")
-        except ValueError as error:
-            raise RemoteError(sender, f"malformed state: {error}") from error
-        path = cast("tuple[Hash, ...]", fields["path"])
-        return cls(cast("Hash", fields["seal"]), cast("int", fields["index"]), path, data)
+def _work(statements: int, rows: int) -> int:
+    """What it takes to check a link of so many statements beside its proposal, in signatures."""
+    return 1 + statements + rows // ROWS_A_SIGNATURE
 
 
 class _Reader:
@@ -218,9 +201,6 @@ class _Reader:
     def blobs(self, count: int, limit: int) -> list[bytes]:
         return [self.blob(limit) for _ in range(self.number(count))]
 
-    def rest(self) -> memoryview:
-        return self._raw[self._at :]
-
     def end(self) -> None:
         if self._at != len(self._raw):
             raise ValueError("bytes after its end")
@@ -239,9 +219,4 @@ def _blobs(some: Iterable[bytes]) -> bytes:
     return _number(len(blobs)) + b"".join(blobs)
 
 
-_WANT_CHECKS = {"seal": hash32, "indices": list_of(integer(0, MAX_CHUNKS - 1), MAX_WANTED)}
-_CHUNK_CHECKS = {
-    "seal": hash32,
-    "index": integer(0, MAX_CHUNKS - 1),
-    "path": list_of(hash32, 32),
-}
+_ASK_CHECKS = {"locator": list_of(hash32, MAX_LOCATOR), "show": boolean}

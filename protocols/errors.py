@@ -12,13 +12,22 @@ Foreign exceptions are mapped to these where the foreign library is called.
 
 from __future__ import annotations
 
+LINE = 1000
+"""Characters of an error."""
+
+
+def one_line(text: str) -> str:
+    """Fit to be printed, whoever wrote parts of it: no line ends, no terminal's control codes, not without end."""
+    text = text if len(text) <= LINE else f"{text[:LINE]}…"
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
 
 class MurmurError(Exception):
     """Base of all expected errors; ``str()`` is one line for a person, ``remedy`` says what to do."""
 
     def __init__(self, text: str, *, remedy: str = "") -> None:
-        super().__init__(text)
-        self.remedy = remedy
+        super().__init__(one_line(text))
+        self.remedy = one_line(remedy)
 
 
 class LocalError(MurmurError):
@@ -31,7 +40,7 @@ class RemoteError(MurmurError):
     def __init__(self, peer: str, text: str) -> None:
         super().__init__(f"{peer}: {text}")
         self.peer = peer
-        self.text = text
+        self.text = one_line(text)
 
 
 class TransportError(MurmurError):

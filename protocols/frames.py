@@ -29,7 +29,13 @@ PAYLOAD_LIMITS = MappingProxyType(
         "ask-chain": 8 * 1024,
         "chain": 4 * 1024 * 1024,
         "want-state": 4 * 1024,
+        "leave-state": 32,
+        "state-queue": 64,
         "state": 1280 * 1024,
+        "ask-blob": 256,
+        "blob": 128,
+        "bytes": 1024 * 1024,
+        "manifest": 4 * 1024 * 1024,
         "ping": 0,
     }
 )

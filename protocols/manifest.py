@@ -120,11 +120,16 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Members:
     """``founders`` stand from seal 0. ``open``: newcomers may enter; they stand with their first sealed commit
-    beyond ``probation``."""
+    beyond ``probation``. ``allow``: a private run, in which only founders and these keys take part; None: no list."""
 
     founders: tuple[PeerId, ...]
     open: bool
     probation: int
+    allow: tuple[PeerId, ...] | None = None
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether a peer may be told anything of the run. Every member of any table is a founder, or was let in."""
+        return self.allow is None or peer in self.founders or peer in self.allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,21 @@ class Cells:
     """Names of the run's cells."""
 
     list: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run goes on from: seal ``seal`` of ``round`` of another run, whose state is a blob.
+
+    The blob of ``bytes`` bytes and BLAKE3 ``hash`` holds parameters, then outer momentum, as little-endian float32:
+    what the old seal's state root names. All hashes in lower-case hex.
+    """
+
+    run: str
+    round: int
+    seal: str
+    bytes: int
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +176,7 @@ class Manifest:
     rule: Rule
     members: Members
     cells: Cells
+    start: Start | None = None
     signature: Signature | None = None
 
 

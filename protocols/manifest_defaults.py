@@ -53,6 +53,8 @@ class Choices:
     open: bool = False
     """Whether strangers may enter. Until deadlines exist, a member that goes away stops a run."""
     probation: int = 0
+    allow: tuple[PeerId, ...] = ()
+    """Keys of a private run, beside its founders'; empty: the run is not private."""
 
 
 def default_manifest(choices: Choices, *, founders: Sequence[PeerId], shards: Sequence[ShardEntry]) -> Manifest:
@@ -77,7 +79,9 @@ def default_manifest(choices: Choices, *, founders: Sequence[PeerId], shards: Se
         outer=Outer(lr="0.9", momentum="0.5"),
         codec=Codec(update=choices.codec, result="int8", block=64, error_feedback="1"),
         rule=Rule(name=choices.rule, fallback="mean", tolerated="1/3"),
-        members=Members(founders=tuple(founders), open=choices.open, probation=choices.probation),
+        members=Members(
+            founders=tuple(founders), open=choices.open, probation=choices.probation, allow=choices.allow or None
+        ),
         cells=Cells(list=("model",)),
     )
     return parse(render(manifest))  # the one place that knows what is allowed

@@ -26,9 +26,11 @@ from .manifest import (
     Run,
     ShardEntry,
     Signature,
+    Start,
     Window,
     verify,
 )
+from .messages import MAX_VIEW
 from .rules import RULES
 from .shapes import Check, boolean, identity, integer, list_of, record
 
@@ -37,8 +39,13 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 1 << 20
 """Characters of a manifest."""
+DOTS_LIMIT = 256
+"""Of one dotted key, and more than a shard's id holds: the TOML parser takes their square in time."""
 SHARD_LIMIT = 4096
 FOUNDER_LIMIT = 64
+ALLOW_LIMIT = 1024
+STATE_LIMIT = 1 << 40
+"""Bytes of a start state."""
 
 _DECIMAL = re.compile(r"\d{1,9}(\.\d{1,12})?([eE][+-]?\d)?")
 _FRACTION = re.compile(r"\d{1,4}/[1-9]\d{0,3}")
@@ -109,6 +116,19 @@ def some(item: Check[Any], limit: int) -> Check[tuple[Any, ...]]:
         return items
 
     return check
+
+
+def allow(value: object) -> tuple[str, ...] | None:
+    """Different keys; an empty list is none, so that both are one run."""
+    return None if value == [] else some(identity, ALLOW_LIMIT)(value)
+
+
+def state_bytes(value: object) -> int:
+    """The size of two float32 vectors of one length."""
+    size = integer(8, STATE_LIMIT)(value)
+    if size % 8:
+        raise ValueError("is not the size of two float32 vectors")
+    return size
 
 
 def betas(value: object) -> tuple[str, ...]:
@@ -190,13 +210,29 @@ _KEYS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Check[Any]]]] = Mappi
         "rule": (Rule, {"name": one_of(*RULES), "fallback": one_of("mean"), "tolerated": share}),
         "members": (
             Members,
-            {"founders": some(identity, FOUNDER_LIMIT), "open": boolean, "probation": integer(0, 10**6)},
+            {
+                "founders": some(identity, FOUNDER_LIMIT),
+                "open": boolean,
+                "probation": integer(0, 10**6),
+                "allow": allow,
+            },
         ),
         "cells": (Cells, {"list": some(one_of("model"), 1)}),
+        "start": (
+            Start,
+            {
+                "run": hexadecimal(32),
+                "round": integer(0, MAX_VIEW),
+                "seal": hexadecimal(32),
+                "bytes": state_bytes,
+                "hash": hexadecimal(32),
+            },
+        ),
         "signature": (Signature, {"peer": identity, "signature": hexadecimal(64)}),
     }
 )
-_OPTIONAL = frozenset({("round", "steps"), ("round", "seconds")})
+_OPTIONAL = frozenset({("round", "steps"), ("round", "seconds"), ("members", "allow")})
+_OPTIONAL_SECTIONS = frozenset({"start", "signature"})
 _UNKNOWN = "remove it, or update murmur if a newer version wrote it"
 
 
@@ -218,12 +254,17 @@ def parse_unsigned(text: str) -> Manifest:
     return _parse(top)
 
 
+def from_plain(plain: Mapping[str, object]) -> Manifest:
+    """The manifest of maps and lists as ``to_plain`` makes them, any signature dropped unseen; raises ConfigError."""
+    return _parse({name: plain[name] for name in plain if name != "signature"})
+
+
 def _parse(top: Mapping[str, object]) -> Manifest:
     _refuse_newer(top)
     expected = {"schema", *_KEYS}
     for name in sorted(top.keys() - expected):
         _refuse(str(name), "is unknown", _UNKNOWN)
-    for name in sorted(expected - top.keys() - {"signature"}):
+    for name in sorted(expected - top.keys() - _OPTIONAL_SECTIONS):
         _refuse(f"[{name}]", "is missing", "compare with `murmur run init`")
     manifest = Manifest(**{name: _section(name, top[name]) for name in _KEYS if name in top})
     _check_together(manifest)
@@ -233,10 +274,21 @@ def _parse(top: Mapping[str, object]) -> Manifest:
 def _decode(text: str) -> dict[str, object]:
     if len(text) > TEXT_LIMIT:
         _refuse(f"{len(text)} characters", f"are above the limit of {TEXT_LIMIT}", "name fewer, larger shards")
+    if _longest_dotted(text) > DOTS_LIMIT:
+        _refuse("the text", f"has a name of more than {DOTS_LIMIT} parts", "start anew from `murmur run init`")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         _refuse("the text", f"is not TOML: {error}", "correct the line, or start anew from `murmur run init`")
+
+
+def _longest_dotted(text: str) -> int:
+    """Dots that follow each other within a line with no equals sign between."""
+    longest = run = 0
+    for piece in text.split("."):
+        run = 0 if "\n" in piece or "=" in piece else run + 1
+        longest = max(longest, run)
+    return longest
 
 
 def _refuse_newer(top: Mapping[str, object]) -> None:
@@ -275,7 +327,9 @@ def _check_together(manifest: Manifest) -> None:
         _refuse("[round]", "needs either steps or seconds", "keep one of the two")
     if window.seconds is not None and window.deadline < window.seconds:
         _refuse("[round] deadline", "is shorter than seconds", "make it at least as long")
+    if manifest.members.open and manifest.members.allow is not None:
+        _refuse("[members] open", "lets everybody in, and allow only some", "keep one of the two")
 
 
 def _refuse(key: str, why: str, remedy: str) -> NoReturn:
-    raise ConfigError(f"manifest: {key} {why}", remedy=remedy)
+    raise ConfigError(f"manifest: {key:.200} {why:.400}", remedy=remedy)

@@ -63,7 +63,7 @@ class Tensor:
 def shape_of(size: str) -> Shape:
     """The shape of a named size; raises ConfigError for a name that is not built in."""
     if size not in SIZES:
-        raise ConfigError(f"unknown model size {size!r}", remedy=f"choose one of {', '.join(SIZES)}")
+        raise ConfigError(f"unknown model size {size!r:.40}", remedy=f"choose one of {', '.join(SIZES)}")
     return SIZES[size]
 
 

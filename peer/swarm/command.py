@@ -197,7 +197,7 @@ class Swarm:
         codecs, values = self._launcher.manifest.codec, self._config.parameters
         return report.Outcome(
             rounds_wanted=self._options.rounds,
-            peers=[_peer_entry(each.peer, sorted(each.log)) for each in harvests],
+            peers=[_peer_entry(each) for each in harvests],
             logs={each.peer.identity.peer: each.log for each in harvests},
             hashes={
                 n: {each.peer.identity.peer: each.state_hash(n) for each in harvests if n in each.log} for n in numbers
@@ -278,7 +278,8 @@ def _bar(losses: dict[int, float], number: int, width: int = 24) -> str:
     return "█" * filled + "·" * (width - filled)
 
 
-def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
+def _peer_entry(harvest: Harvest) -> dict[str, Any]:
+    peer, sealed = harvest.peer, sorted(harvest.log)
     return {
         "id": peer.identity.peer,
         "index": peer.index,
@@ -288,9 +289,24 @@ def _peer_entry(peer: Peer, sealed: list[int]) -> dict[str, Any]:
         "killed": peer.killed,
         "first_round": sealed[0] if sealed else None,
         "last_round": sealed[-1] if sealed else None,
+        "joined": None if peer.joins is None else _joined(harvest, peer.joins),
         "rss_peak": peer.rss_peak,
         "p2pd_bytes": None,
         "banned_in": None,
+    }
+
+
+def _joined(harvest: Harvest, at: int) -> dict[str, Any]:
+    """How a peer that joined in round ``at`` fared: the first round in which its update counted, and when it did."""
+    peer, log = harvest.peer, harvest.log
+    counted = [number for number, entry in sorted(log.items()) if entry["weights"].get(peer.identity.peer)]
+    last = harvest.checkpoint(max(log)) if log else None
+    return {
+        "by": "invitation",
+        "at": at,
+        "contributed": counted[0] if counted else None,
+        "seconds": log[counted[0]]["unix"] - peer.started if counted else None,
+        "momentum": bool(last.momentum.any()) if last is not None else None,
     }
 
 

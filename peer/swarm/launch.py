@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,8 @@ class Peer:
     killed: str | None = None
     """The ``--kill`` that it dies, or died, of."""
     process: asyncio.subprocess.Process | None = None
+    started: float = 0.0
+    """Unix seconds."""
     rss_peak: int = 0
     family: set[tuple[int, float]] = field(default_factory=set)
     """(pid, start time) of every process it ever had."""
@@ -179,19 +182,23 @@ class Launcher:
         """
         entry: list[str] = []
         for peer in self.founders:
-            await self._spawn(peer, entry)
+            await self._spawn(peer, [f"--run={self._file}", *entry])
             if len(self.peers) > 1 and not entry:
                 entry = [f"--join={await self._address(peer)}"]
 
     async def admit(self, sealed: int) -> list[Peer]:
-        """Start whoever is to join once round ``sealed`` is sealed, through all that run; returns the new ones."""
+        """Start whoever is to join once round ``sealed`` is sealed; returns the new ones.
+
+        Each begins with its key and an invitation of a peer that runs: manifest, data and state come from the others.
+        """
         due = [each for each in self.peers if each.joins is not None and each.joins <= sealed + 1 and not each.process]
         started = []
         for peer in due:
-            found = await asyncio.gather(*(asyncio.to_thread(_door, each.home) for each in self.peers if each.running))
-            entry = [f"--join={address}" for address in found if address is not None]
-            if entry:  # else nobody answers just now
-                await self._spawn(peer, entry)
+            running = [each.home for each in self.peers if each.running]
+            found = await asyncio.gather(*(asyncio.to_thread(_invitation, home) for home in running))
+            invitation = next(filter(None, found), None)
+            if invitation is not None:  # else nobody answers just now
+                await self._spawn(peer, [f"--join={invitation}"])
                 started.append(peer)
         return started
 
@@ -213,16 +220,19 @@ class Launcher:
         await asyncio.gather(*(self._end(peer) for peer in self.peers))
 
     async def _spawn(self, peer: Peer, entry: list[str]) -> None:
+        """Start a daemon that finds its run by ``entry``."""
         peer.home.create()
         peer.identity.save(peer.home.key)
         rounds = self._options.rounds  # of the whole swarm: whoever joins late counts those before it as well
         kept = rounds + SPARE_CHECKPOINTS
         command = [
             *(sys.executable, "-P", "-m", *self._program(peer), "up", "--json"),
-            *(f"--home={peer.home.root}", f"--run={self._file}", f"--rounds={rounds}"),
+            *(f"--home={peer.home.root}", f"--rounds={rounds}"),
             *(f"--listen={LOOPBACK}", "--threads=1", f"--keep-checkpoints={kept}"),
-            *(["--alone"] if len(self.peers) == 1 else entry),
+            *(["--alone"] if len(self.peers) == 1 else []),
+            *entry,
         ]
+        peer.started = time.time()
         with (peer.home.root / "output").open("wb") as output:
             peer.process = await asyncio.create_subprocess_exec(
                 *command,
@@ -261,6 +271,14 @@ class Launcher:
         except TimeoutError:
             peer.process.kill()
             await peer.process.wait()
+
+
+def _invitation(home: Home) -> str | None:
+    """What a daemon gives out to those who want to join; None while it does not."""
+    try:
+        return str(client.request(home, "GET", "/api/v1/invite")["invitation"])
+    except MurmurError:
+        return None
 
 
 def _door(home: Home) -> str | None:

@@ -13,9 +13,9 @@ from protocols.manifest import render, run_id
 from protocols.manifest_text import parse
 from protocols.round.effects import Train, Window
 
-from ..models import initial_vector
 from ..options import SwarmOptions
 from ..settings import CELL, round_setting, train_config
+from ..start_state import fresh_state
 from ..state import StateStore
 from ..virtual import Plan, QuickScope, VirtualPeer, World
 from .launch import Launcher, keys
@@ -68,10 +68,10 @@ def replay(folder: Path) -> list[VirtualPeer]:
     def pace(peer: PeerId, effect: Train) -> float:
         return float(header["seconds"][numbers[peer]].get(str(effect.round), NO_RECORD_S))
 
-    params = initial_vector(config.size, config.context, config.seed)
+    state = fresh_state(config.size, config.context, config.seed)
     plan = Plan(
         scope=scope, setting=round_setting(manifest, config.parameters), founders=identities,
-        state=(params, params * 0), trainer=trainer, pace=pace, work_s=(0.0, 0.0), keep=0,
+        state=state, trainer=trainer, pace=pace, work_s=(0.0, 0.0), keep=0,
     )  # fmt: skip
     rounds = max((len(seals) for seals in header["seals"].values()), default=0)
     world = World(header["seed"], header["peers"], rounds, plan=plan)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 PHASES = ("train", "commit", "roster", "exchange", "reduce", "check", "seal", "apply")
 SPREAD_PEERS, SPREAD_PARTS = 4, 12
 """From so many peers and parts on, the parts must be spread over at least three of them."""
+JOIN_S = 120.0
+"""From the start of a peer that joins to the first round in which its update counts."""
 SLACK_BYTES = 1_000_000
 """What a process may receive in a round beyond parts and results."""
 
@@ -126,6 +128,8 @@ def checks(outcome: Outcome) -> list[dict[str, Any]]:
     ]
     if outcome.kills:
         found.append(_killed_as_planned(outcome))
+    if any(peer.get("joined") for peer in outcome.peers):
+        found.append(_joiners_contribute(outcome))
     parts = len(_sample(outcome).get("reducers", []))
     if len(outcome.peers) >= SPREAD_PEERS and parts >= SPREAD_PARTS:
         found.append(_reducers_spread(outcome))
@@ -205,6 +209,18 @@ def _killed_as_planned(outcome: Outcome) -> dict[str, Any]:
         if rounds_of[peer["killed"]] - (peer["last_round"] or 0) not in (1, 2)
     ]
     return _check("killed_as_planned", wrong)
+
+
+def _joiners_contribute(outcome: Outcome) -> dict[str, Any]:
+    """Who joined with nothing but an invitation has the others' state, and its update counted within two minutes."""
+    wrong = []
+    for peer in outcome.survivors:
+        joined = peer.get("joined")
+        if joined and (joined["seconds"] is None or joined["seconds"] > JOIN_S):
+            wrong.append(f"peer {peer['index']}: first contribution after {joined['seconds']} s")
+        elif joined and not joined["momentum"]:
+            wrong.append(f"peer {peer['index']}: no outer momentum")
+    return _check("joiners_contribute", wrong)
 
 
 def _one_hash(outcome: Outcome) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from protocols.ids import Hash, PeerId, digest, short
 from protocols.outer import state_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from protocols.messages import Seal
     from protocols.round.chain import Head
     from protocols.round.effects import Sealed, Train, Vector, Window
+    from protocols.state_payloads import StateChunk
     from protocols.statements import Statement
 
 SLOTS_REMEMBERED = 1 << 13
@@ -161,6 +162,11 @@ class Invariants:
                 self.peaks[name] = size
                 if size > (BYTES_LIMIT if name.endswith("bytes") else COUNT_LIMIT):
                     raise Violation("memory_bounded", f"the machine of {short(peer)} holds {size} {name}")
+
+    def chunk_kept_once(self, peer: PeerId, kept: Sequence[StateChunk], chunk: StateChunk) -> None:
+        """No chunk of a state is taken twice, restarts included."""
+        if any(each.index == chunk.index for each in kept):
+            raise Violation("chunk_once", f"{short(peer)} took chunk {chunk.index} twice")
 
     # --- the chain ----------------------------------------------------------------------------------
 

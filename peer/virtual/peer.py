@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,13 +14,20 @@ from protocols.errors import RemoteError
 from protocols.ids import PeerId
 from protocols.messages import Commit
 from protocols.round.effects import (
+    DropPart,
     Effect,
     Final,
     Flood,
+    Followed,
+    Histories,
+    KeepChunk,
+    LoadPart,
+    Notice,
     Phase,
     Push,
     Sealed,
     Sign,
+    Syncing,
     Train,
     Trouble,
     Votes,
@@ -34,6 +42,8 @@ from .invariants import Shadow, Violation
 from .wire import wired
 
 if TYPE_CHECKING:
+    from protocols.state_payloads import StateChunk
+
     from .storage import Disk
     from .world import World
 
@@ -41,6 +51,8 @@ Forge = Callable[[PeerId, str, bytes], "list[tuple[str, bytes]] | None"]
 """A liar's part: (to, kind, payload) of a frame → the frames to send in its place; None leaves it as it is."""
 SIZES_EVERY = 64
 """Calls of a machine between two looks at what it stores."""
+READ_S = 0.1
+"""To read from the disk what came of a state."""
 SPIN = 100
 """Ticks of one machine in one instant that are too many."""
 
@@ -57,7 +69,7 @@ class VirtualPeer:
         self.final: deque[Final] = deque(maxlen=keep)
         self.troubles: deque[Trouble] = deque(maxlen=None if keep is None else 64)
         self.finished = False
-        self._training, self._restarted = False, True
+        self._training, self._restarted, self._unsure = False, True, False
         self._frozen: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
         self._alarm, self._rang, self._spin, self._calls = inf, -inf, 0, 0
         saved = disk.checkpoints[-1] if disk.checkpoints else None
@@ -74,6 +86,9 @@ class VirtualPeer:
                 signed_view=disk.journal.signed_view,
                 links=links,
                 ages=ages,
+                part=disk.part[0].seal if disk.part else None,
+                past=disk.chain,
+                zero=world.anchor,
             )
         )
         self._do: dict[type[Any], Callable[[Any], list[Effect] | None]] = {
@@ -87,6 +102,13 @@ class VirtualPeer:
             Phase: self._on_phase,
             Trouble: self._on_trouble,
             Votes: lambda _: None,
+            Syncing: lambda _: None,
+            Histories: lambda _: None,
+            Notice: lambda _: None,
+            Followed: lambda _: None,
+            KeepChunk: self._keep_chunk,
+            LoadPart: self._load_part,
+            DropPart: lambda _: self.disk.part.clear(),
         }
 
     # --- inputs -------------------------------------------------------------------------------------
@@ -294,15 +316,36 @@ class VirtualPeer:
         elif self.alive and not self.finished:  # what was in progress at the end is not waited for
             self._training = False
             self.shadow.trained(effect, window)
+            if self._unsure:  # a jump may have made it useless
+                self._unsure, self.shadow.drift = False, None
             self._call(self.machine.trained, effect.parent, window, self._now)
 
     def _on_sealed(self, effect: Sealed) -> None:
         self.sealed.append(effect)
         self.disk.save(effect)
+        self.disk.chain = self.machine.chain
         self.world.network.forget(self.peer)
         self.world.on_sealed(self, effect)
         if effect.record.synced and self._training:
+            self._unsure = True
             self.shadow.drift = None  # what becomes of a window begun before, only the next seal tells
+
+    def _keep_chunk(self, effect: KeepChunk) -> None:
+        chunk, part = effect.chunk, self.disk.part
+        if part and part[0].seal != chunk.seal:
+            part.clear()
+        self.world.rules.chunk_kept_once(self.peer, part, chunk)
+        part.append(replace(chunk, data=bytes(chunk.data)))
+
+    def _load_part(self, effect: LoadPart) -> None:
+        chunks = [each for each in self.disk.part if each.seal == effect.seal]
+        self.world.clock.at(self._now + READ_S, self._resumed, chunks)
+
+    def _resumed(self, chunks: list[StateChunk]) -> None:
+        if self._frozen is not None:
+            self._frozen.append((self._resumed, (chunks,)))
+        elif self.alive:
+            self._call(self.machine.resumed, chunks, self._now)
 
     def _on_final(self, effect: Final) -> None:
         self.final.append(effect)

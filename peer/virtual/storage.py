@@ -11,6 +11,8 @@ from protocols.messages import Body, Ready
 
 if TYPE_CHECKING:
     from protocols.round.effects import Sealed, Window
+    from protocols.round.links import Image
+    from protocols.state_payloads import StateChunk
     from protocols.statements import Scope, Statement
 
     from ..identity import Identity
@@ -55,6 +57,12 @@ class Disk:
     checkpoints: deque[Sealed] = field(default_factory=lambda: deque(maxlen=CHECKPOINTS))
     pending: dict[Hash, Window] = field(default_factory=dict)
     """Windows that were committed, by the commit's parent: taken up again after a restart."""
+
+    part: list[StateChunk] = field(default_factory=list)
+    """Chunks of the state that is being loaded."""
+
+    chain: Image | None = None
+    """What the chain kept when the last checkpoint was written."""
 
     def save_pending(self, parent: Hash, window: Window) -> None:
         """What a commit promises is on the disk before the promise."""

@@ -13,23 +13,26 @@ from ..compression import get_codec
 from ..outer import state_root
 from ..turns import coordinator
 from .ballots import Ballots
+from .donating import Giving
 from .effects import Effect, Flood, Phase, Push, Setting, Sign, Trouble, Vector, Window, Work
 from .exchange import Encoded, Inbox, part_sizes
 from .known import Known, Talk
-from .links import Chain
+from .loading import Joining
 from .timing import stretch
+from .trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ..ids import Hash, PeerId
     from ..messages import Body, Commit, Leg, Seal
     from ..payloads import Want
     from ..statements import Scope, Statement
     from .chain import Head
+    from .links import Chain
+    from .loading import Sync
     from .results import Results
     from .roster import Cast
-    from .syncing import Donation, Sync
     from .task import Task
 
 MISSED_CORES = 8
@@ -41,6 +44,8 @@ HISTORY_BYTES = 256 << 20
 """Rounds, and bytes of results, that are kept for peers that are behind."""
 ROOTS_KEPT = 3
 """Parameters that are kept for forks, see ``Context.rooted``."""
+LOST_HEADS = 8
+"""Heads that are not looked at for a while."""
 PARENTS_KEPT = 64
 """Seals whose late messages are recognised as late."""
 
@@ -81,8 +86,12 @@ class Round:
     tally: bool = False
     """A vote, a proposal or an outcome came: votes are to be counted."""
     chases: int = 0
+    chased: float = -inf
+    """When bytes were last asked for again."""
     fed: dict[PeerId, float] = field(default_factory=dict)
     """When the last bytes of each peer came that were wanted."""
+    behind: bool = False
+    """Others had sealed this round before it began here."""
     unfair: set[int] = field(default_factory=set)
     """Views whose coordinator put out a reducer that had served."""
 
@@ -98,11 +107,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A window that the trainer is at: its base, the drift it began with, and when."""
+    """A window that the trainer is at: its base, the drift it began with, and when.
+
+    ``stale``: this peer has jumped since, and the base is too far away.
+    """
 
     parent: Hash
     drift: Vector
     since: float
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +130,11 @@ class Settled:
 class Context:
     """Mutable state shared by the phases; effects gather in it until the machine hands them out."""
 
-    def __init__(self, scope: Scope, me: PeerId, setting: Setting, heads: Sequence[Head], state: tuple[Vector, Vector]):
-        """``heads``: certified seals, the last one the head that ``state`` (parameters, outer momentum) belongs to."""
+    def __init__(self, scope: Scope, me: PeerId, setting: Setting, chain: Chain, state: tuple[Vector, Vector]):
+        """``chain``: its head is the certified seal that ``state`` (parameters, outer momentum) belongs to."""
         self.scope, self.me, self.setting = scope, me, setting
-        self.chain = Chain(heads[0], heads[1:])
-        self.head = heads[-1]
+        self.chain, self.head = chain, chain.head
+        self.trust = Trust(zero=self.head if self.head.proposal is None else None)
         self.params, self.momentum = state
         self.rooted: dict[Hash, Vector] = {self.head.seal: state[0]}
         """Parameters where a fork may lead back to: the last final one, and those that voters were lost on."""
@@ -133,8 +146,7 @@ class Context:
         self.finishing = False
         self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
-        self.readys = Ballots()
-        self.votes = Ballots()
+        self.readys, self.votes = Ballots(), Ballots()
         self.highest = 0
         """The highest view that any voter was heard to be ready for."""
         self.heard: dict[PeerId, tuple[int, float]] = {}  # the same of each, and when
@@ -146,10 +158,12 @@ class Context:
         self.missed: dict[Hash, set[PeerId]] = {}  # who sent bytes for a core that is not known here
         self.served: Counter[tuple[PeerId, Hash]] = Counter()  # times that each got bytes of a core
         self.talk = Talk()
-        self.lost_heads: dict[Hash, float] = {}  # that lost the comparison with this chain, and when
+        self.lost_heads: dict[Hash, float] = {}
+        """Heads that lost the comparison with this chain, or whose state nobody has, and when."""
         self.lied: dict[PeerId, float] = {}
         """Donors that showed what does not hold, and when."""
-        self.snapshots: dict[Hash, Donation] = {}
+        self.giving = Giving()
+        self.joining = Joining(newcomer=self.head.round == 0 and not self.head.table.stands(me))
         self.sync: Sync | None = None
         self.moved = False
         """The head is another one: a new round is to be begun."""
@@ -217,14 +231,14 @@ class Context:
         if self.known.add(statement):
             self.emit(Flood(statement, source))
 
-    def keep(self, store: Ballots, view: int, statement: Statement) -> bool:
+    def keep(self, store: Ballots, view: int, statement: Statement, *, needed: bool = False) -> bool:
         """Put a ready or vote into its store; False for a second one of its view, or where it has no room."""
         first = store.in_view(view).get(statement.peer)
         if first is not None and first.hash != statement.hash:
             self.shame(statement)
-        if first is not None or not store.has_room(view, statement.peer):
+        if first is not None or not store.has_room(view, statement.peer, needed=needed):
             return False
-        gone = store.add(view, statement)
+        gone = store.add(view, statement, needed=needed)
         if gone is not None:
             self.known.drop(gone.hash)
         return True
@@ -242,6 +256,12 @@ class Context:
         self.round.faced.add(statement.peer)
         if self.once(f"faces {statement.peer}"):
             self.trouble(statement.peer, f"signed two {statement.body.kind}s for one slot")
+
+    def pass_over(self, head: Hash, now: float) -> None:
+        """Do not look at this head again for a while."""
+        self.lost_heads[head] = now
+        while len(self.lost_heads) > LOST_HEADS:
+            del self.lost_heads[next(iter(self.lost_heads))]
 
     def miss(self, core: Hash, sender: PeerId) -> None:
         """Note that bytes came for a core that is not known here, or not yet; see ``ask_again``."""
@@ -264,6 +284,16 @@ class Context:
     def stretch(self) -> float:
         """The factor on all allowances."""
         return stretch(self.setting.timing, self.failed)
+
+    @property
+    def deciding(self) -> bool:
+        """Whether it has no chain of its own to go by: as a newcomer, or because a person chose another one."""
+        return self.head.proposal is None or self.trust.anchor is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether seal 0 is known not to be what it may build on: it takes no part before it has another head."""
+        return self.head.proposal is None and (self.trust.anchor is not None or self.trust.halted)
 
     @property
     def votes_here(self) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..ids import Hash, PeerId
     from ..messages import Body
     from ..ports import Buffer
+    from ..state_payloads import StateChunk
     from ..statements import Statement
     from .chain import Head
 
@@ -43,6 +44,12 @@ class Setting:
     deadline: float = 600.0
     part: int = PART_VALUES
     timing: Timing = Timing()
+    allowed: frozenset[PeerId] = frozenset()
+    """Who may enter although the run is not ``open``."""
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether a stranger's commit is let in."""
+        return self.open or peer in self.allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,8 @@ class Push:
     to: PeerId
     kind: str
     payload: list[Buffer]
+    bulk: bool = False
+    """It may wait until no bytes of a round do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,38 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepChunk:
+    """A chunk of the state being loaded came and is right: keep it over a restart, if the disk has room."""
+
+    chunk: StateChunk
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPart:
+    """Hand the chunks of this seal's state that came before a restart to ``machine.resumed``."""
+
+    seal: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class DropPart:
+    """Chunks that were kept are not needed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syncing:
+    """A state is being loaded: ``done`` of ``total`` chunks of 1 MiB are here, from ``donors`` that serve just now.
+
+    ``position``: nobody serves, and this is the best place in a queue, the first being 1.
+    """
+
+    done: int
+    total: int
+    donors: int
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A sealed round as this peer saw it. ``seconds`` per phase, ``payload`` = (encoded bytes, values) it committed.
 
@@ -174,4 +215,51 @@ class Record:
     synced: bool = False
 
 
-Effect = Train | Sign | Flood | Push | Work | Phase | Sealed | Final | Votes | Trouble
+@dataclass(frozen=True, slots=True)
+class History:
+    """One of several histories of the run that no rule ranks (5.12).
+
+    ``head``, of ``round`` and ``view``, is its newest seal that is known here; ``weight`` of the fork's voters and lost
+    (0 … 1) voted for that one. They part above seal ``fork`` of round ``since``; ``own``: this peer is on it.
+    """
+
+    head: Hash
+    round: int
+    view: int
+    weight: float
+    fork: Hash
+    since: int
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """Histories among which a person has to choose (``machine.follow``); none: that is over."""
+
+    branches: tuple[History, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A person chose this seal: to be kept on the disk, as ``Link.encode`` writes it, so that a restart goes on.
+
+    Without ``link``: it is reached, or was chosen no longer; nothing needs to be kept.
+    """
+
+    seal: Hash
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something stands still until a person or another peer helps; without ``text``: no longer."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+Told = Phase | Final | Votes | Trouble | Syncing | Histories | Notice
+"""What is only told to a person."""
+Part = KeepChunk | LoadPart | DropPart
+Effect = Train | Sign | Flood | Push | Work | Sealed | Told | Followed | Part

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .chain import Head
-    from .links import Branch
+    from .walking import Branch
 
 
 def prefer(ours: Branch, theirs: Branch, ancestor: Head) -> bool:
     """Whether to leave our branch for theirs, both above ``ancestor``."""
-    fork, mine, other = _part(ours.heads, theirs.heads, ancestor)
+    fork, mine, other = part(ours.heads, theirs.heads, ancestor)
     if not mine or not other:
         return bool(other)
     if any(each.seal == ours.final for each in mine):
@@ -36,7 +36,23 @@ def prefer(ours: Branch, theirs: Branch, ancestor: Head) -> bool:
     return theirs.firmly_final(other, fork) or _rank(other, fork) > _rank(mine, fork)
 
 
-def _part(ours: Sequence[Head], theirs: Sequence[Head], ancestor: Head) -> tuple[Head, Sequence[Head], Sequence[Head]]:
+def outranks(one: Branch, other: Branch, ancestor: Head) -> bool:
+    """Whether ``one`` wins for whoever is on neither, both above ``ancestor``."""
+    fork, mine, theirs = part(one.heads, other.heads, ancestor)
+    if not mine or not theirs:
+        return bool(mine)
+    finals = one.firmly_final(mine, fork), other.firmly_final(theirs, fork)
+    return finals[0] if finals[0] != finals[1] else _rank(mine, fork) > _rank(theirs, fork)
+
+
+def unranked(one: Branch, other: Branch, ancestor: Head) -> Head | None:
+    """The seal above which two branches part that each show a firm final one there: a person has to choose."""
+    fork, mine, theirs = part(one.heads, other.heads, ancestor)
+    both = one.firmly_final(mine, fork) and other.firmly_final(theirs, fork)
+    return fork if both else None
+
+
+def part(ours: Sequence[Head], theirs: Sequence[Head], ancestor: Head) -> tuple[Head, Sequence[Head], Sequence[Head]]:
     """The newest seal that both have, and what each has above it."""
     places = {each.seal: index for index, each in enumerate(ours)}
     for index in range(len(theirs) - 1, -1, -1):

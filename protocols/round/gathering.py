@@ -36,9 +36,21 @@ def begin(ctx: Context, now: float) -> None:
         say_ready(ctx, ctx.view, now)
         return
     ctx.set_timer("grace", now + ctx.setting.deadline + ctx.setting.timing.grace)
-    if ctx.training is None:
-        ctx.training = Training(ctx.head.seal, ctx.drift, now)
-        ctx.emit(Train(ctx.head.seal, ctx.round.number, ctx.params, ctx.drift))
+    if ctx.training is None and not ctx.joining.newcomer:
+        _train(ctx, now)
+
+
+def _train(ctx: Context, now: float) -> None:
+    ctx.training = Training(ctx.head.seal, ctx.drift, now)
+    ctx.emit(Train(ctx.head.seal, ctx.round.number, ctx.params, ctx.drift))
+
+
+def level(ctx: Context, now: float) -> None:
+    """A neighbour is on the same head: a newcomer has what there is, and begins to train."""
+    if ctx.joining.newcomer:
+        ctx.joining.newcomer = False
+        if ctx.training is None and not ctx.finishing:
+            _train(ctx, now)
 
 
 def commit_untaken(ctx: Context, now: float) -> None:
@@ -53,6 +65,9 @@ def on_trained(ctx: Context, parent: Hash, window: Window, now: float) -> None:
     if training is None or training.parent != parent:
         return
     ctx.training = None
+    if training.stale:  # others have gone too far ahead for it to be of use
+        _train(ctx, now)
+        return
     if not is_sound(window.drift):
         ctx.trouble(ctx.me, "training ended in values that are not finite or far too large; this window is thrown away")
         window = replace(window, drift=training.drift, steps=0, tokens=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..payloads import Digest, Have
-from . import syncing
+from . import gathering, loading, syncing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +32,9 @@ def beat(ctx: Context, now: float) -> None:
     ctx.talk.keep(ctx.neighbours)
     mark = ctx.known.mark
     changed, ctx.talk.mark = mark != ctx.talk.mark, mark
+    if ctx.joining.newcomer and ctx.neighbours and not ahead(ctx):
+        near = sorted(ctx.neighbours)
+        tell(ctx, near[ctx.talk.beats % len(near)], now, again=True)  # whoever is on the same head may be silent
     if changed and ctx.talk.beats % QUIET_BEATS:
         return
     for peer in sorted(ctx.neighbours):
@@ -52,16 +55,32 @@ def tell(ctx: Context, peer: PeerId, now: float, *, again: bool) -> None:
 
 
 def press_on(ctx: Context, now: float) -> None:
-    """This peer got a round further: neighbours that are ahead are asked for the next one at once."""
+    """This peer got a round further: neighbours that are ahead are asked for the next one at once.
+
+    Where nobody is known to be ahead a newcomer is level.
+    """
+    loading.forget_old(ctx)
+    ctx.round.behind = bool(ahead(ctx))
+    if not ctx.round.behind:
+        gathering.level(ctx, now)
     for peer in sorted(ctx.talk.strange):
         tell(ctx, peer, now, again=False)
 
 
+def ahead(ctx: Context) -> list[PeerId]:
+    """Neighbours on heads that this peer's chain does not lead to yet."""
+    heads = ctx.talk.heads
+    return sorted(each for each in ctx.neighbours if each in heads and ctx.chain.position(heads[each]) is None)
+
+
 def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
     """Where the same head has other statements, or the sender is behind, compare them; other heads lead further."""
+    ctx.talk.heads[sender] = digest.head
     if digest.head != ctx.head.seal and _next_round(ctx, digest.head) is None:
         _other_head(ctx, sender, digest.head, now)
         return
+    if digest.head == ctx.head.seal:
+        gathering.level(ctx, now)
     ctx.talk.strange.pop(sender, None)
     if digest.mark == ctx.known.mark:
         ctx.talk.agreed[sender] = digest.mark
@@ -72,8 +91,10 @@ def on_digest(ctx: Context, sender: PeerId, digest: Digest, now: float) -> None:
 
 def on_have(ctx: Context, sender: PeerId, have: Have, now: float) -> None:
     """Push what the sender lacks: on top of the same head, or the next round where it is behind."""
+    ctx.talk.heads[sender] = have.head
     settled = _next_round(ctx, have.head)
     if have.head == ctx.head.seal:
+        gathering.level(ctx, now)
         ctx.talk.answered[sender] = now
         _give(ctx, sender, ctx.known.lacking(have.held))
     elif settled is None:

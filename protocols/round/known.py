@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..ids import HASH_BYTES, Hash
 from ..payloads import MAX_PRINTS, PRINT_BYTES
@@ -87,16 +87,23 @@ class Talk:
     """The head on which each was last told the next round, and when."""
     strange: dict[PeerId, tuple[Hash, float]] = field(default_factory=dict)
     """Neighbours on unknown heads, and since when; forgotten as this peer's own head moves."""
+    heads: dict[PeerId, Hash] = field(default_factory=dict)
+    """The head of each, as it said last."""
     replied: dict[PeerId, float] = field(default_factory=dict)
     """When each last got a chain."""
 
+    @property
+    def _stores(self) -> tuple[dict[PeerId, Any], ...]:
+        first = (self.told, self.agreed, self.answered, self.said)
+        return (*first, self.caught_up, self.strange, self.heads, self.replied)
+
     def keep(self, neighbours: Collection[PeerId]) -> None:
         """Forget whoever is none: its frames may have waited until after its stream closed."""
-        for store in (self.told, self.agreed, self.answered, self.said, self.caught_up, self.strange, self.replied):
+        for store in self._stores:
             for peer in [each for each in store if each not in neighbours]:
                 del store[peer]
 
     def forget(self, peer: PeerId) -> None:
         """Its stream closed."""
-        for store in (self.told, self.agreed, self.answered, self.said, self.caught_up, self.strange, self.replied):
+        for store in self._stores:
             store.pop(peer, None)

@@ -1,9 +1,8 @@
-"""The chain of certified seals: what a peer keeps of it, and how another one checks it.
+"""The chain of certified seals: what a peer keeps of it, and the way through it that it shows to others.
 
-A *jump* leads from a seal with a known table to a later one whose voters hold more than 2/3 of that table's weight
-(protocol.md 6): whoever trusts the table trusts the seal, without those in between. The chain keeps its last ``KEEP``
-seals; of the older ones only those without which no chain of jumps would lead from *every* remembered seal to the head,
-the newest final one, and the anchor. A shrink seal is certified by fewer and can only be reached from its parent.
+The chain keeps its last ``KEEP`` seals; of the older ones only those without which no chain of jumps (``walking``)
+would lead from *every* remembered seal to the head, the newest final one, and the anchor. *Milestones* stay longer,
+without their votes: whoever was invited with the hash of one trusts that hash, and needs only the seal and its table.
 
 On top of a shrink seal one key can certify any table it likes. So what was fetched there says nothing about who votes,
 and a seal is final only if the newest *sure* table agrees: that of the last head before, or of one computed here.
@@ -16,68 +15,60 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from ..chain_payloads import MAX_LOCATOR, Link
-from ..errors import LocalError, RemoteError
-from ..messages import Ready, Seal, Vote
-from .chain import Head, certifies, seal_hash
-from .roster import shrink_due
+from ..errors import LocalError
+from .transfer import COMMON_KEPT, is_common
+from .walking import Branch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..ids import Hash, PeerId
-    from ..statements import Scope, Statement
+    from ..statements import Statement
+    from .chain import Head
 
 KEEP = 64
 """Newest seals that are kept with their certificates and tables."""
 REMEMBERED = 4096
 """Newest seals whose hash and voters are remembered."""
-MAX_STEP = 1 << 20
-"""Views for each round that is shown: years of failed ones. A key that goes on alone (5.10) must not lead whoever
-follows it to the end of all views, below which it would never vote again."""
+MILESTONES = ((8, 512), (64, 4096))
+"""(every so manieth round, for so many rounds): how long an invitation stays good."""
 _DENSE = 16
 _SHRINKS = 8
 """Newest shrink seals whose parents stand in a locator: where forks begin."""
 
 
-@dataclass(frozen=True)
-class Branch:
-    """Seals above a common ancestor, in order, and the newest one shown final with the readys that show it."""
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """An old seal for whoever trusts its hash: proposal and table as ``Link.encode`` writes them, without votes."""
+
+    seal: Hash
+    round: int
+    voters: Mapping[PeerId, float]
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a chain keeps, as it is written to a disk: heads and milestones, both oldest first, and the final seal."""
 
     heads: tuple[Head, ...]
+    milestones: tuple[Milestone, ...] = ()
     final: Hash | None = None
     proof: tuple[Statement, ...] = ()
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether it goes on without members: to follow it on sight is wrong while one's own quorum works (5.10)."""
-        return any(each.shrinks for each in self.heads)
-
-    def firmly_final(self, heads: Sequence[Head], fork: Head) -> bool:
-        """Whether ``final`` is among these of its ``heads`` on top of ``fork`` and firm, so that it counts for others.
-
-        Each firm seal was voted for by more than 2/3 of the voters and lost of the firm one before, ``fork`` the first.
-        """
-        firm = fork
-        for head in heads:
-            if firm.table.holds(head.signers, firm.round):
-                firm = head
-            if head.seal == self.final:
-                return firm is head or firm.table.holds({each.peer for each in self.proof}, firm.round)
-        return False
-
-    def then(self, more: Branch) -> Branch:
-        """This branch with what was shown on top of it."""
-        newest = more if more.final else self
-        return Branch(self.heads + more.heads, newest.final, newest.proof)
+    zero: Hash | None = None
+    """Seal 0, where it is known."""
 
 
 class Chain:
     """Certified heads from an anchor to the current head; a seal's place is its round, which counts all seals."""
 
-    def __init__(self, anchor: Head, rest: Iterable[Head] = ()) -> None:
-        """``rest``: what ``heads`` of an earlier chain gave, on top of ``anchor``; it is not checked again."""
+    def __init__(self, anchor: Head, rest: Iterable[Head] = (), milestones: Iterable[Milestone] = ()) -> None:
+        """``rest``, ``milestones``: what an earlier chain on top of ``anchor`` kept; they are not checked again."""
         self._links: list[Head] = []
+        self._milestones = {each.seal: each for each in milestones}
         self._past: dict[Hash, tuple[int, Mapping[PeerId, float]]] = {}
+        for each in self._milestones.values():
+            self._past[each.seal] = (each.round, self._same(each.voters))
         self._final: Hash | None = None
         self._proof: tuple[Statement, ...] = ()
         kept = (anchor, *rest)
@@ -104,6 +95,19 @@ class Chain:
     def final(self) -> Head | None:
         """The newest seal known to be final, if any."""
         return self.find(self._final) if self._final else None
+
+    @property
+    def image(self) -> Image:
+        """All that is kept, to be written to a disk."""
+        return Image(self.heads, tuple(self._milestones.values()), self._final, self._proof)
+
+    @property
+    def invited(self) -> tuple[Hash, int] | None:
+        """The newest milestone that is final, and its round: what an invitation names; None in a young run."""
+        final = self.final
+        known = [each for each in self._milestones.values() if final is not None and each.round <= final.round]
+        newest = max(known, key=lambda each: each.round, default=None)
+        return (newest.seal, newest.round) if newest else None
 
     @property
     def proof(self) -> tuple[Statement, ...]:
@@ -154,10 +158,23 @@ class Chain:
         chosen = {0, *finals, *shrinks, *(last - each for each in back if each <= last)}
         return tuple(self._links[index].seal for index in sorted(chosen, reverse=True))[:MAX_LOCATOR]
 
+    def at(self, round_number: int) -> Hash | None:
+        """The seal of a round, while it is remembered."""
+        return next((seal for seal, (number, _) in self._past.items() if number == round_number), None)
+
+    def shown(self, seal: Hash) -> bytes | None:
+        """A kept seal and its table for whoever knows its hash, as ``Link.encode`` writes them."""
+        milestone = self._milestones.get(seal)
+        if milestone is not None:
+            return milestone.link
+        head = self.find(seal)
+        return _unvoted(head) if head is not None and head.proposal is not None else None
+
     def since(self, locator: Iterable[Hash]) -> tuple[Hash | None, list[Link]]:
         """What an asker lacks: the newest seal of its locator on this chain, and the links from there to the head.
 
-        They jump where they may, but never over the child of that seal, the newest final seal or the head's parent.
+        They jump where they may, but never over the child of that seal, the newest final seal, the head's parent,
+        the last seals whose states everybody keeps and their parents.
         """
         start = next((each for each in locator if self._known(each)), None)
         known = self._known(start) if start else None
@@ -166,6 +183,9 @@ class Chain:
         number, voters = known
         above = [each for each in self._links if each.round > number]
         stops = {index for index, each in enumerate(above) if each.seal == self._final or each.parent == start}
+        lately = self.head.round - COMMON_KEPT
+        common = {index for index, each in enumerate(above) if is_common(each) and each.round >= lately}
+        stops |= {max(0, index - 1) for index in common} | common
         here, path = -1, []
         for stop in sorted(stops | set(range(len(above))[-2:])):
             while here < stop:
@@ -203,6 +223,7 @@ class Chain:
             raise LocalError(f"seal {final.seal.hex()[:12]} is final and is not left")
         self._links = [each for each in self._links if each.round <= ancestor.round]
         self._past = {name: entry for name, entry in self._past.items() if entry[0] <= ancestor.round}
+        self._milestones = {name: each for name, each in self._milestones.items() if each.round <= ancestor.round}
         for head in heads:
             self._push(head)
         doubt = ancestor.round > self._sure.round
@@ -211,12 +232,35 @@ class Chain:
         if branch.final is not None and branch.firmly_final(heads, sure):
             self.mark_final(branch.final, branch.proof)
 
+    def fill(self, zero: Head, heads: Sequence[Head]) -> bool:
+        """Put verified ``heads`` on top of seal 0 below what is kept; False where they do not lead here.
+
+        Where it cannot be reached from what lies below, the oldest of what is kept goes.
+        """
+        place = next((place for place, each in enumerate(heads) if self._known(each.seal)), None)
+        own = [each for each in self._links if each.votes]
+        if place is None or not own:
+            return False
+        low = [each for each in heads[: place + 1] if each.round < own[0].round]
+        top = low[-1] if low else zero
+        reached = (at for at, each in enumerate(own) if each.parent == top.seal or _jumps(top.table.voters, each))
+        at = next(reached, None)
+        if at is None:
+            low, at = list(heads[: place + 1]), sum(each.round <= heads[place].round for each in own)
+        if self._final is not None and all(each.seal != self._final for each in own[at:]):
+            return False
+        self._links = [zero, *low, *own[at:]]
+        below = {each.seal: (each.round, self._same(each.table.voters)) for each in (zero, *low)}
+        self._past = {**below, **{seal: each for seal, each in self._past.items() if seal not in below}}
+        return True
+
     def sizes(self) -> dict[str, int]:
         """How much is kept: links, remembered seals, different sets of voters among these."""
         return {
             "links": len(self._links),
             "seals": len(self._past),
             "voters": len({id(voters) for _, voters in self._past.values()}),
+            "milestones": len(self._milestones),
         }
 
     def _link(self, head: Head) -> Link:
@@ -228,15 +272,23 @@ class Chain:
         return (kept.round, kept.table.voters) if kept else self._past.get(seal)
 
     def _push(self, head: Head) -> None:
-        voters = head.table.voters
-        if self._past:
-            _, before = next(reversed(self._past.values()))
-            voters = before if before == voters else voters
+        voters = self._same(head.table.voters)
         self._links.append(head)
+        self._past.pop(head.seal, None)  # a milestone of an earlier start: it counts by its place among the links
         self._past[head.seal] = (head.round, voters)
         if len(self._past) > REMEMBERED:
             del self._past[next(iter(self._past))]
+        if head.proposal is not None and head.round % MILESTONES[0][0] == 0:
+            self._milestones[head.seal] = Milestone(head.seal, head.round, voters, _unvoted(head))
+            self._milestones = {
+                name: each for name, each in self._milestones.items() if _lasts(each.round, head.round - each.round)
+            }
         self._thin(len(self._links) - 1 - KEEP)
+
+    def _same(self, voters: Mapping[PeerId, float]) -> Mapping[PeerId, float]:
+        """These voters; as one object with those remembered last where nothing has changed."""
+        before = next(reversed(self._past.values()))[1] if self._past else None
+        return before if before is not None and before == voters else voters
 
     def _thin(self, index: int) -> None:
         """Let an old link go if it can be spared, then those before it, which now have another successor."""
@@ -251,72 +303,6 @@ class Chain:
             return False
         between = {id(each): each for at, each in self._past.values() if before.round <= at < after.round}
         return all(_jumps(each, after) for each in (before.table.voters, *between.values()))
-
-
-def walk(scope: Scope, start: Head, links: Iterable[Link], *, sender: str) -> Branch:
-    """Check the links that ``sender`` showed on top of ``start``, one after another; raises RemoteError naming it.
-
-    The heads of jumps have no ``parent_table``.
-    """
-    here, heads, final = start, [], Branch(())
-    for link in links:
-        here = _step(scope, here, link, sender)
-        heads.append(here)
-        if link.final and not is_final(here, link.final):
-            raise RemoteError(sender, f"shows seal {here.seal.hex()[:12]} as final, and it is not")
-        if link.final:
-            final = Branch((), here.seal, link.final)
-    return Branch(tuple(heads), final.final, final.proof)
-
-
-def is_final(head: Head, readys: Iterable[Statement]) -> bool:
-    """Whether these readys make a seal final: for the very next view, with it as head, by voters and lost (5.9).
-
-    A later view would not do: its signer may have voted for another child of the parent before it knew this seal.
-    """
-    agreed = {each.peer for each in readys if _names(each, head)}
-    return head.table.holds(agreed, head.round)
-
-
-def certified(parent: Head, body: Seal, voters: Collection[PeerId]) -> bool:
-    """Whether votes of ``voters`` certify a child of ``parent``; for a shrink seal, also whether it was due (5.10)."""
-    if body.lost:
-        left = [each for each in parent.table.voters if each not in body.lost]
-        named = all(parent.table.stands(each) for each in body.lost)
-        due = shrink_due(parent, body.view, left) and not parent.table.is_quorum(left)
-        if not (body.void and named and due):
-            return False
-    return certifies(parent.table, body.lost, voters)
-
-
-def _step(scope: Scope, parent: Head, link: Link, sender: str) -> Head:
-    body = link.proposal.body
-    if not isinstance(body, Seal):
-        raise RemoteError(sender, "chain with a link that is no seal")
-    name = seal_hash(scope, body)
-    child = body.parent == parent.seal
-    what = f"seal {name.hex()[:12]} of round {body.round}"
-    rounds = body.round - parent.round
-    if (rounds != 1 if child else rounds < 2) or not 0 < body.view - parent.view <= rounds * MAX_STEP:
-        raise RemoteError(sender, f"{what} does not follow round {parent.round}")
-    if body.table != link.table.root:
-        raise RemoteError(sender, f"{what} comes with another table")
-    voters = {each.peer for each in link.votes}
-    if len(voters) != len(link.votes) or any(each.body != Vote(body.view, name) for each in link.votes):
-        raise RemoteError(sender, f"{what} comes with votes for something else, or twice")
-    if child and not all(parent.table.stands(each) for each in voters):
-        raise RemoteError(sender, f"{what} comes with votes of strangers")
-    if body.lost and not child:
-        raise RemoteError(sender, f"{what} goes on without members, and its parent is not shown")
-    if not certified(parent, body, voters):
-        raise RemoteError(sender, f"{what} lacks a quorum of votes")
-    known = parent.table if child else None
-    return Head(name, body.view, body.round, link.table, link.proposal, link.votes, known)
-
-
-def _names(statement: Statement, head: Head) -> bool:
-    body = statement.body
-    return isinstance(body, Ready) and (body.view, body.head, body.head_view) == (head.view + 1, head.seal, head.view)
 
 
 def _surest(sure: Head, heads: Iterable[Head], *, doubt: bool) -> Head:
@@ -338,6 +324,42 @@ def lineage(head: Head, older: Iterable[Head]) -> list[Head]:
         if out[0].parent == each.seal:
             out.insert(0, each)
     return out
+
+
+def restored(head: Head, older: Iterable[Head] = (), saved: Image | None = None) -> Chain:
+    """The chain that leads to ``head``, from what a disk held: its ``saved`` image, or else the ``older`` heads.
+
+    The image may lack the head, or the checkpoint be of a round before its newest; of another branch nothing is taken.
+    """
+    known = saved.heads if saved else ()
+    below = [each for each in known if each.round < head.round]
+    if (
+        saved is None
+        or not below
+        or not (head.parent == below[-1].seal or any(each.seal == head.seal for each in known))
+    ):
+        heads = lineage(head, [*known, *older])
+        return Chain(heads[0], heads[1:])
+    kept = [*below, head]
+    chain = Chain(kept[0], kept[1:], [each for each in saved.milestones if _led_on(each, kept)])
+    if saved.final is not None:
+        chain.mark_final(saved.final, saved.proof)
+    return chain
+
+
+def _led_on(milestone: Milestone, heads: Sequence[Head]) -> bool:
+    """Whether a way leads from it to the seal above it: what a disk held may have lost some."""
+    above = next((each for each in heads if each.round > milestone.round), None)
+    return above is not None and (above.parent == milestone.seal or _jumps(milestone.voters, above))
+
+
+def _lasts(round_number: int, age: int) -> bool:
+    return any(round_number % every == 0 and age < span for every, span in MILESTONES)
+
+
+def _unvoted(head: Head) -> bytes:
+    assert head.proposal is not None
+    return Link(head.proposal, (), head.table).encode()
 
 
 def _jumps(voters: Mapping[PeerId, float], head: Head) -> bool:

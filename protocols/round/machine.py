@@ -6,55 +6,44 @@ does not fit *yet* waits in a bounded pool and is tried again when something it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from ..chain_payloads import AskChain, ChainReply, StateChunk, WantState
 from ..errors import LocalError, RemoteError
 from ..ids import Hash, PeerId
-from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
-from ..payloads import Digest, Have, Pieces, Want
-from ..statements import Scope, Statement
-from . import exchanging, gathering, gossip, reducing, rostering, serving, syncing, views, voting
+from ..messages import Commit, Gram, Ready, Vote
+from . import (
+    donating,
+    exchanging,
+    filling,
+    gathering,
+    gossip,
+    histories,
+    loading,
+    opinions,
+    reducing,
+    rostering,
+    syncing,
+    views,
+    voting,
+)
 from .context import Context
-from .effects import Effect, Setting, Trouble, Vector, Window, Work
-from .links import lineage
+from .dispatch import HANDLERS, PATIENT, TIMERS, on_frame
+from .effects import Effect, History, Setting, Trouble, Vector, Window, Work
+from .links import Image, restored
 from .pool import STRANGERS, Pool
 from .status import sizes, waits_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..state_payloads import StateChunk
+    from ..statements import Scope, Statement
     from .chain import Head
+    from .donating import Donating
     from .exchange import Encoded
     from .roster import Cast
-
-Handler = Callable[[Context, Statement, PeerId | None, float], bool]
-
-_HANDLERS: Mapping[type[Body], Handler] = {
-    Commit: gathering.on_commit,
-    Ready: views.on_ready,
-    Roster: rostering.on_roster,
-    Gram: exchanging.on_gram,
-    Freeze: exchanging.on_freeze,
-    Result: reducing.on_result,
-    Seal: voting.on_seal,
-    Vote: voting.on_vote,
-}
-
-_TIMERS: Mapping[str, Callable[[Context, float], None]] = {
-    "grace": gathering.on_grace,
-    "view": views.give_up,
-    "propose": lambda ctx, now: rostering.try_roster(ctx, now, settled=True),
-    "shrink": rostering.try_shrink,
-    "gone": views.on_gone,
-    "chase": serving.chase,
-    "digest": gossip.beat,
-    "sync": syncing.beat,
-    # At these times ``_step`` finds that it need not wait any longer.
-    "gram": lambda ctx, now: None,
-    "grams": lambda ctx, now: None,
-    "results": lambda ctx, now: None,
-}
 
 
 class Machine:
@@ -74,17 +63,30 @@ class Machine:
         signed_view: int = 0,
         links: Sequence[Head] = (),
         ages: Sequence[int] = (),
+        part: Hash | None = None,
+        past: Image | None = None,
+        zero: Head | None = None,
+        anchor: tuple[Hash, int] | None = None,
+        followed: Head | None = None,
     ) -> None:
         """``state`` = (parameters, outer momentum), float32 [setting.values] each, as of ``head``.
 
         After a restart: ``signed_view``, the highest view this key has signed ready for; ``links``, older heads, oldest
         first, of which those count that lead to this one; ``ages``, for each part the seals in a row that have not
-        taken its drift.
+        taken its drift; ``part``, the seal of whose state the disk holds chunks (``effects.LoadPart``); ``past``, what
+        the chain kept, and ``zero``, seal 0, from which newcomers will ask for it.
+
+        ``anchor``, the seal and round of an invitation: without a state of its own this peer believes nothing below
+        it. ``followed``: a seal that a person chose (``effects.Followed``), to be reached whatever is final here.
         """
-        self._ctx = Context(scope, me, setting, lineage(head, links), state)
+        self._ctx = Context(scope, me, setting, restored(head, links, past), state)
+        self._ctx.trust.start(zero, anchor if head.proposal is None else None)
+        if followed is not None and self._ctx.chain.position(followed.seal) is None:
+            self._ctx.trust.follow(followed)
         self._ctx.signed_view = signed_view
         if ages:
             self._ctx.ages = tuple(ages)
+        self._ctx.joining.part = part
         self._pool = Pool()
 
     @property
@@ -127,12 +129,20 @@ class Machine:
         """Begin on the head; ``drift`` is what was trained and not sealed before a restart."""
         if drift is not None:
             self._ctx.drift = drift
-        gathering.begin(self._ctx, now)
+        donating.keep_common(self._ctx, now)
+        filling.begin(self._ctx, now)
+        if self._ctx.waits:
+            self._ctx.enter("train", now)
+        else:
+            gathering.begin(self._ctx, now)
         gossip.beat(self._ctx, now)
         return self._finish_step(now)
 
     def trained(self, parent: Hash, window: Window, now: float) -> list[Effect]:
         """The trainer finished the window that ``Train`` asked for on top of ``parent``: encode, then commit."""
+        if self._ctx.waits:
+            self._ctx.training = None
+            return self._ctx.take()
         gathering.on_trained(self._ctx, parent, window, now)
         return self._finish_step(now)
 
@@ -141,7 +151,7 @@ class Machine:
 
         Raises RemoteError naming the peer at fault when no honest peer would have sent it.
         """
-        if statement.hash in self._ctx.known or self._pool.holds(statement):
+        if self._ctx.waits or statement.hash in self._ctx.known or self._pool.holds(statement):
             return self._ctx.take()
         if self._place(statement, source, now):
             return self._finish_step(now, step=self._moves(statement, now))
@@ -157,37 +167,14 @@ class Machine:
     def payload(self, sender: PeerId, kind: str, payload: bytes, now: float) -> list[Effect]:
         """Any unsigned frame from ``sender``; raises RemoteError naming it."""
         ctx = self._ctx
-        if kind == "parts":
-            exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
-        elif kind == "results":
-            sizes = ctx.result_sizes
-            frame = ctx.scope.shared(("results", payload), lambda: Pieces.decode(payload, sizes, sender=sender))
-            reducing.on_results(ctx, sender, frame, now)
-        elif kind == "want":
-            serving.on_want(ctx, sender, Want.decode(payload, sender=sender))
-        elif kind == "digest":
-            gossip.on_digest(ctx, sender, Digest.decode(payload, sender=sender), now)
-        elif kind == "have":
-            gossip.on_have(ctx, sender, Have.decode(payload, sender=sender), now)
-        elif kind == "ask-chain":
-            syncing.on_ask_chain(ctx, sender, AskChain.decode(payload, sender=sender), now)
-        elif kind == "chain" and not syncing.awaits_chain(ctx, sender):
-            pass  # to read it costs hundreds of signatures
-        elif kind == "chain":
-            syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
-        elif kind == "want-state":
-            syncing.on_want_state(ctx, sender, WantState.decode(payload, sender=sender), now)
-        elif kind == "state":
-            syncing.on_state(ctx, sender, StateChunk.decode(payload, sender=sender), now)
-        else:
-            raise RemoteError(sender, f"{kind} is not a frame of a round")
+        on_frame(ctx, sender, kind, payload, now)
         return self._finish_step(now) if kind in {"parts", "results", "chain", "state"} else ctx.take()
 
     def done(self, work: Work, value: object, now: float) -> list[Effect]:
         """The value of a ``Work`` effect; one for another parent than the head's is dropped."""
         ctx = self._ctx
         if work.key == "snapshot":
-            syncing.on_hashed(ctx, work.about)
+            donating.on_hashed(ctx, work.about)
             return ctx.take()
         if work.parent != ctx.head.seal:
             return []
@@ -205,6 +192,48 @@ class Machine:
             raise LocalError(f"nobody asked for {work.key!r}")
         return self._finish_step(now)
 
+    def resumed(self, chunks: Iterable[StateChunk], now: float) -> list[Effect]:
+        """What ``LoadPart`` asked for: chunks that came before a restart, none of them believed."""
+        syncing.on_resumed(self._ctx, chunks, now)
+        return self._finish_step(now)
+
+    @property
+    def donating(self) -> Donating:
+        """How busy this peer is giving its state to others."""
+        return donating.figures(self._ctx)
+
+    @property
+    def chain(self) -> Image:
+        """What this peer keeps of the chain, to be written to a disk."""
+        zero = self._ctx.trust.zero
+        return replace(self._ctx.chain.image, zero=zero.seal if zero else None)
+
+    @property
+    def anchor(self) -> tuple[Hash, int] | None:
+        """A final seal and its round for invitations: good for at least 512 rounds; None in a young run."""
+        return self._ctx.chain.invited
+
+    @property
+    def held(self) -> str:
+        """Why this peer takes no part in rounds yet, in words; empty where it does."""
+        if not self._ctx.waits:
+            return ""
+        return "the run has several histories" if self._ctx.trust.halted else "looking for the invitation's seal"
+
+    @property
+    def histories(self) -> tuple[History, ...]:
+        """Histories of the run that no rule ranks, as far as this peer knows them."""
+        return self._ctx.trust.histories
+
+    def follow(self, seal: Hash, now: float) -> list[Effect]:
+        """A person chose among ``histories`` by the newest seal of one; raises LocalError for any other seal."""
+        ctx = self._ctx
+        peer = histories.follow(ctx, seal)
+        if peer is not None:
+            loading.give_up(ctx)
+            opinions.consider(ctx, (peer,), now)
+        return self._finish_step(now)
+
     def deadline(self) -> float:
         """When ``tick`` is wanted next, monotonic seconds; infinite when nothing waits for time."""
         return self._ctx.next_tick
@@ -216,14 +245,17 @@ class Machine:
         for name in due:
             if timers.get(name, inf) <= now:  # an earlier one may have moved it
                 del timers[name]
-                _TIMERS[name](self._ctx, now)
+                if not self._ctx.waits or name in PATIENT:
+                    TIMERS[name](self._ctx, now)
         self._ctx.next_tick = min(timers.values(), default=inf)
         return self._ctx.take() if due == ["digest"] else self._finish_step(now)
 
     def finish(self, now: float) -> list[Effect]:
         """Train no further round: sign ready on top of the head at once, so that it can become final."""
         self._ctx.finishing, self._ctx.training = True, None
-        if self._ctx.round.phase == "train":  # else the others have gone ahead, which says as much
+        if (
+            self._ctx.round.phase == "train" and not self._ctx.waits
+        ):  # else the others have gone ahead, which says as much
             views.say_ready(self._ctx, self._ctx.view, now)
         return self._finish_step(now)
 
@@ -234,6 +266,9 @@ class Machine:
         ctx.gone.pop(peer, None)
         ctx.talk.agreed.pop(peer, None)
         gossip.greet(ctx, peer)
+        loading.go_on(ctx, now)
+        if ctx.trust.anchor is not None and ctx.sync is None:
+            opinions.consider(ctx, (peer,), now)
         return ctx.take()
 
     def left(self, peer: PeerId, now: float) -> list[Effect]:
@@ -241,6 +276,8 @@ class Machine:
         ctx = self._ctx
         ctx.neighbours.discard(peer)
         ctx.talk.forget(peer)
+        loading.lost(ctx, peer)
+        donating.leave(ctx, peer, now)
         if peer in ctx.head.table.members:
             ctx.gone.setdefault(peer, now)
             ctx.set_timer("gone", now + ctx.setting.timing.gone, sooner=True)
@@ -261,10 +298,10 @@ class Machine:
         """
         ctx = self._ctx
         member = statement.peer in ctx.head.table.members
-        if not member and not ctx.setting.open:
+        if not member and not ctx.setting.admits(statement.peer):
             return False
         fits = member or isinstance(statement.body, Commit)
-        if fits and _HANDLERS[type(statement.body)](ctx, statement, source, now):
+        if fits and HANDLERS[type(statement.body)](ctx, statement, source, now):
             return True
         self._pool.park(statement.peer if member else STRANGERS, statement, source, born=born)
         return False
@@ -273,11 +310,12 @@ class Machine:
         """Go on as far as what is here allows, adopt what is certified, try what is parked, until nothing moves."""
         ctx = self._ctx
         while True:
-            if step:
+            if step and not ctx.waits:
                 self._step(now)
             step = True
             if voting.try_adopt(ctx, now) or ctx.moved:
                 ctx.moved, ctx.stirred = False, True
+                donating.keep_common(ctx, now)
                 self._pool.grow_older()
                 gathering.begin(ctx, now)
                 gathering.commit_untaken(ctx, now)

@@ -82,7 +82,8 @@ def on_result(ctx: Context, statement: Statement, source: PeerId | None, now: fl
     ctx.accept(statement, source)
     if statement.peer == ctx.me:
         _publish(ctx, task, share)
-    elif ctx.me not in takers(ctx, task):
+    elif ctx.me not in takers(ctx, task) and not ctx.round.behind:
+        ctx.round.chased = now
         ctx.push(statement.peer, "want", Want(task.results.core, tuple(task.shares.parts[share][:MAX_PIECES])).encode())
     return True
 

@@ -12,7 +12,7 @@ from ..ids import Hash, PeerId, digest
 from ..messages import FACES, MAX_CONTRIBUTORS, Commit, Ready, Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ..statements import Scope, Statement
     from ..table import Table
@@ -131,11 +131,19 @@ def base_of(parent: Hash, commits: Mapping[PeerId, Statement]) -> Hash:
     return digest(b"roster", parent, *(each.hash for each in commits.values()))
 
 
-def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, open_: bool) -> Cast:
+def read_roster(
+    statement: Statement,
+    scope: Scope,
+    head: Head,
+    *,
+    parts: int,
+    open_: bool,
+    allowed: Collection[PeerId] = (),
+) -> Cast:
     """Check a roster on top of ``head`` and derive its cast; raises RemoteError naming the coordinator.
 
-    ``parts`` of the update; ``open_``: whether strangers may enter. Whether a shrink is called for, each peer
-    decides by what it saw itself.
+    ``parts`` of the update; ``open_``: whether strangers may enter, else only those ``allowed``. Whether a shrink is
+    called for, each peer decides by what it saw itself.
     """
     body, table = cast("Roster", statement.body), head.table
     sender = statement.peer
@@ -160,7 +168,7 @@ def read_roster(statement: Statement, scope: Scope, head: Head, *, parts: int, o
         return _void(statement, head, ())
     commits = {each: both[0] for each, both in faces.items() if len(both) == 1}
     listed = {each.hash for both in faces.values() for each in both}
-    if not open_ and any(each not in table.members for each in faces):
+    if not open_ and any(each not in table.members and each not in allowed for each in faces):
         raise RemoteError(sender, "roster holds a stranger's commit, and the run is closed")
     _check_commits(statement, head, commits, listed, list(readys.values()))
     return derive(statement, head, scope, commits, parts)

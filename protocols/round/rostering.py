@@ -10,7 +10,7 @@ from ..messages import MAX_CONTRIBUTORS, MAX_REDUCERS, MAX_REVISIONS, Roster
 from ..payloads import Want
 from ..statements import Statement
 from ..turns import first_turn
-from . import syncing
+from . import loading, syncing
 from .reduction import Applied
 from .roster import (
     SHRINK_AFTER,
@@ -130,7 +130,8 @@ def _leaves_reducers(ctx: Context, body: Roster) -> bool:
 
 
 def _read(ctx: Context, statement: Statement) -> Cast:
-    return read_roster(statement, ctx.scope, ctx.head, parts=len(ctx.part_sizes), open_=ctx.setting.open)
+    parts, setting = len(ctx.part_sizes), ctx.setting
+    return read_roster(statement, ctx.scope, ctx.head, parts=parts, open_=setting.open, allowed=setting.allowed)
 
 
 def _roster(
@@ -170,7 +171,7 @@ def _others_went_on(ctx: Context, now: float) -> bool:
     head = ctx.talk.strange[here[0]][0]
     ctx.lost_heads.pop(head, None)
     syncing.ask(ctx, here[0], head, now)
-    ctx.set_timer("shrink", now + syncing.STALLED_S)
+    ctx.set_timer("shrink", now + loading.STALLED_S)
     return True
 
 

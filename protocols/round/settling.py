@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..drift import grow_old
+from ..drift import MAX_AGE, grow_old
 from .context import HISTORY, HISTORY_BYTES, Settled
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ def settle_round(ctx: Context, task: Task, head: Head) -> None:
     ctx.move_head(head)
     ctx.chain.append(head)
     ctx.moved = True
+
+
+def jump(ctx: Context, seals: int) -> None:
+    """A jump over so many seals of rounds that did not take this peer's drift, which grows as old (5.11).
+
+    A window that began before a jump over three is of no use either: its base is too far away.
+    """
+    nothing, before = (False,) * len(ctx.ages), ctx.ages
+    for _ in range(min(seals, MAX_AGE)):
+        ctx.drift, ctx.ages = grow_old(ctx.drift, ctx.ages, nothing, ctx.setting.part)
+    ctx.ages = tuple(0 if age + seals >= MAX_AGE else age + seals for age in before)  # what is dropped begins anew
+    if seals >= MAX_AGE:
+        ctx.legs = []
+        ctx.training = replace(ctx.training, stale=True) if ctx.training else None
 
 
 def _settle_drift(ctx: Context, task: Task) -> None:

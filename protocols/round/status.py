@@ -43,5 +43,10 @@ def sizes(ctx: Context) -> dict[str, int]:
         "history_bytes": sum(each.nbytes for each in results),
         "peers": len(ctx.talk.told) + len(ctx.talk.strange) + len(ctx.gone) + len(ctx.heard),
         "served": len(ctx.served),
+        "snapshots": len(ctx.giving.snapshots),
+        "guests": len(ctx.giving.desk),
+        "replayers": len(ctx.giving.replayers),
+        "donors": len(ctx.sync.donors) if ctx.sync else 0,
+        "twice": ctx.joining.twice,
         "chain": ctx.chain.sizes()["links"],
     }

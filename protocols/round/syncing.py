@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply, StateChunk, WantState
+from ..chain_payloads import MAX_LOCATOR, AskChain, ChainReply
 from ..drift import settle
 from ..errors import LocalError, RemoteError
-from ..ids import Hash
-from .effects import Push, Sealed
+from . import donating, filling, histories, loading, opinions, settling
+from .effects import Followed, Sealed
 from .exchange import is_sound
 from .forks import prefer
-from .links import Branch, walk
+from .links import Chain
+from .loading import BEAT_S, LIED_S, Sync
 from .records import synced_record
 from .roster import SHRINK_AFTER
-from .transfer import Download, Snapshot
+from .walking import LONGEST, LONGEST_BYTES, Branch, walk
 
 if TYPE_CHECKING:
-    from ..ids import PeerId
+    from collections.abc import Iterable
+
+    from ..ids import Hash, PeerId
     from ..messages import Seal
+    from ..state_payloads import StateChunk
     from .chain import Head
     from .context import Context
     from .effects import Vector
+    from .trust import Opinion
 
 STRANGE_S = 4.0
 """A neighbour that was on unknown heads for this long is asked for its chain, and followed where that only goes on
@@ -33,48 +37,14 @@ CATCHING_S = 15.0
 """The same where a round is under way here that would lead to it."""
 COMING_S = 60.0
 """The same where that head is a proposal whose bytes are on their way here."""
-STALLED_S = 20.0
-"""A transfer without progress for this long is given up."""
-LONGEST = 1024
-"""Seals of a branch: a chain keeps fewer, but on top of a shrink seal one key could go on for ever."""
+SILENT_S = 120.0
+"""Who does not answer is not asked again for this long, where there are others."""
 AGAIN_S = 30.0
 """A head that lost the comparison is looked at again after this long."""
-LOST_HEADS = 8
-"""Heads that lost the comparison and are remembered."""
-AT_ONCE = 8
-"""Chunks that are under way at a time."""
-BEAT_S = 2.0
-"""Between two looks at a transfer."""
-LIED_S = 300.0
-"""A donor whose chain or chunk was none is not asked again for this long."""
-LIARS_KEPT = 64
-SNAPSHOTS = 2
-"""States a donor keeps for those who are loading them."""
 REPLY_S = 2.0
-"""One peer gets a chain this often."""
-
-
-@dataclass
-class Sync:
-    """A transfer in progress: first the chain from ``peer``, then the state of the branch's last seal."""
-
-    peer: PeerId
-    progress: float
-    start: Head | None = None
-    branch: Branch = Branch(())
-    download: Download | None = None
-    asked: dict[int, float] = field(default_factory=dict)
-
-
-@dataclass
-class Donation:
-    """A state that is kept for those who are loading it; ``waiting`` for its tree, one request for each peer."""
-
-    snapshot: Snapshot
-    used: float
-    member: bool
-    hashed: bool = False
-    waiting: dict[PeerId, WantState] = field(default_factory=dict)
+"""One peer gets a part of a chain this often in the long run."""
+REPLIES = 8
+"""Parts that it gets at once: a chain may take several."""
 
 
 def patience(ctx: Context, head: Hash) -> float:
@@ -90,47 +60,80 @@ def patience(ctx: Context, head: Hash) -> float:
 
 
 def ask(ctx: Context, peer: PeerId, head: Hash, now: float) -> None:
-    """Ask a neighbour on an unknown head for its chain, one at a time."""
+    """Ask a neighbour on an unknown head for its chain, one at a time; a newcomer asks several."""
     lost = ctx.lost_heads.get(head)
     lied = ctx.lied.get(peer)
     if ctx.sync is not None or (lost is not None and now - lost < AGAIN_S):
         return
-    if lied is not None and now - lied < LIED_S:
+    if ctx.deciding:
+        opinions.consider(ctx, (peer,), now)
+        return
+    silent = {each for each, at in ctx.trust.rested.items() if now - at < SILENT_S}
+    if (lied is not None and now - lied < LIED_S) or (peer in silent and ctx.talk.strange.keys() - silent):
         return
     ctx.sync = Sync(peer, now)
     ctx.set_timer("sync", now + BEAT_S)
     ctx.push(peer, "ask-chain", AskChain(ctx.chain.locator()).encode())
 
 
-def _lied(ctx: Context, donor: PeerId, now: float) -> None:
-    """Ask others for a while."""
-    ctx.sync = None
-    ctx.lied[donor] = now
-    while len(ctx.lied) > LIARS_KEPT:
-        del ctx.lied[next(iter(ctx.lied))]
-
-
 def on_ask_chain(ctx: Context, sender: PeerId, asked: AskChain, now: float) -> None:
     """Show the way from what the sender knows to the head, and keep that state for a while."""
-    if now - ctx.talk.replied.get(sender, -REPLY_S) < REPLY_S:
+    due = max(now, ctx.talk.replied.get(sender, now))
+    if due - now > (REPLIES - 1) * REPLY_S:
         return
-    ctx.talk.replied[sender] = now
-    start, links = ctx.chain.since(asked.locator)
-    if links and ctx.head.seal not in ctx.snapshots:
-        _let_go(ctx, now)
-        _donate(ctx, sender, now)
-    ctx.push(sender, "chain", ChainReply.fitting(start, links).encode())
+    ctx.talk.replied[sender] = due + REPLY_S
+    locator, shown = asked.locator, b""
+    if asked.show:
+        locator = tuple(each for each in locator if ctx.chain.shown(each))[:1]
+        shown = (ctx.chain.shown(locator[0]) if locator else None) or b""
+    start, links = ctx.chain.since(locator)
+    if links:
+        donating.offer(ctx, sender, start, next(iter(asked.locator), None), now)
+    ctx.push(sender, "chain", ChainReply.fitting(start, links, shown).encode())
 
 
 def awaits_chain(ctx: Context, sender: PeerId) -> bool:
     """Whether this peer has asked the sender for its chain."""
+    return _comes_from(ctx, sender) or opinions.awaits(ctx, sender) or ctx.trust.filling == sender
+
+
+def _comes_from(ctx: Context, sender: PeerId) -> bool:
     return ctx.sync is not None and ctx.sync.peer == sender and ctx.sync.download is None
+
+
+def on_opinions(ctx: Context, now: float) -> None:
+    """Time has passed for a newcomer that compares chains."""
+    _take(ctx, opinions.beat(ctx, now), now)
+
+
+def _take(ctx: Context, opinion: Opinion | None, now: float) -> None:
+    """Load the state of the best chain that a newcomer was shown."""
+    base = opinions.root(ctx)
+    if opinion is None or base is None:
+        return
+    sync = ctx.sync = Sync(opinion.peer, now, base, opinion.branch)
+    ctx.set_timer("sync", now + BEAT_S)
+    if ctx.trust.anchor is None and _catches_up(ctx, sync, now):
+        ctx.sync = ctx.trust.chosen = None
+        ctx.trust.start_over()
+    elif ctx.trust.anchor is None and (not _wins(ctx, sync) or _hasty(ctx, sync, now)):
+        _pass_over(ctx, sync, now)
+        ctx.trust.chosen = None
+        ctx.trust.start_over()
+    else:
+        histories.clear(ctx)
+        _load(ctx, sync, now)
 
 
 def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> None:
     """Verify a chain, compare it with one's own, and load its state if it wins."""
     sync = ctx.sync
-    if sync is None or not awaits_chain(ctx, sender):
+    if opinions.awaits(ctx, sender):
+        _take(ctx, opinions.on_chain(ctx, sender, reply, now), now)
+        return
+    if sync is None or not _comes_from(ctx, sender):
+        if ctx.trust.filling == sender:
+            filling.on_chain(ctx, sender, reply, now)
         return
     base = sync.branch.heads[-1] if sync.branch.heads else None
     start = base if base is not None and reply.start == base.seal else None
@@ -142,11 +145,13 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     ctx.sync = None  # a chain that does not hold ends the transfer
     try:
         sync.branch = sync.branch.then(walk(ctx.scope, start, reply.links, sender=sender))
+        sync.size += reply.size
+        if len(sync.branch.heads) > LONGEST or sync.size > LONGEST_BYTES:
+            text = f"shows a chain of more than {LONGEST} seals or {LONGEST_BYTES >> 20} MiB above one that is known"
+            raise RemoteError(sender, text)
     except RemoteError:
-        _lied(ctx, sender, now)
+        loading.lied(ctx, sender, now)
         raise
-    if len(sync.branch.heads) > LONGEST:
-        raise RemoteError(sender, f"shows a chain of more than {LONGEST} seals above one that is known")
     sync.progress, ctx.sync = now, sync
     if reply.more:
         locator = (sync.branch.heads[-1].seal, *ctx.chain.locator())[:MAX_LOCATOR]
@@ -156,17 +161,24 @@ def on_chain(ctx: Context, sender: PeerId, reply: ChainReply, now: float) -> Non
     elif _wins(ctx, sync) and not _hasty(ctx, sync, now):
         _load(ctx, sync, now)
     else:
-        ctx.lost_heads[sync.branch.heads[-1].seal] = now
-        while len(ctx.lost_heads) > LOST_HEADS:
-            del ctx.lost_heads[next(iter(ctx.lost_heads))]
-        ctx.sync = None
+        histories.note_rival(ctx, sender, sync, now)
+        _pass_over(ctx, sync, now)
+
+
+def _pass_over(ctx: Context, sync: Sync, now: float) -> None:
+    """Do not look at this head again for a while."""
+    ctx.pass_over(sync.branch.heads[-1].seal, now)
+    ctx.sync = None
 
 
 def _catches_up(ctx: Context, sync: Sync, now: float) -> bool:
     """Whether the branch is this chain's own, and this peer on its way along it."""
     assert sync.start is not None
     began = ctx.round.marks[0][1]
-    return sync.start.seal == ctx.head.seal and now - began < patience(ctx, sync.branch.heads[-1].seal)
+    newest = sync.branch.heads[-1]
+    if sync.start.seal != ctx.head.seal:
+        return False
+    return now - began < patience(ctx, newest.seal) or loading.replays(ctx, sync.branch, now)
 
 
 def _wins(ctx: Context, sync: Sync) -> bool:
@@ -189,12 +201,33 @@ def _hasty(ctx: Context, sync: Sync, now: float) -> bool:
 
 
 def _load(ctx: Context, sync: Sync, now: float) -> None:
-    target = sync.branch.heads[-1]
+    heads, here = [each.seal for each in sync.branch.heads], ctx.head.seal
+    assert sync.start is not None
+    fork = ctx.trust.anchor is None and sync.start.seal != here and here not in heads
+    target = sync.target = loading.choose(ctx, sync.branch, fork=fork)
     if _state_of(target) == ctx.state_root:
         _adopt(ctx, sync, (ctx.params, ctx.momentum))
     else:
-        sync.download = Download(target, ctx.setting.values)
-        _request(ctx, sync, sync.peer, now)
+        loading.load(ctx, target, now)
+
+
+def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
+    """A chunk of the state; with the last one this peer moves to its head."""
+    if loading.on_chunk(ctx, sender, chunk, now):
+        _arrived(ctx, now)
+
+
+def on_resumed(ctx: Context, chunks: Iterable[StateChunk], now: float) -> None:
+    """Chunks that came before a restart; they may be all of them."""
+    if loading.resumed(ctx, chunks, now):
+        _arrived(ctx, now)
+
+
+def _arrived(ctx: Context, now: float) -> None:
+    sync = ctx.sync
+    assert sync is not None and sync.download is not None
+    loading.done(ctx, sync, now)
+    _adopt(ctx, sync, sync.download.state())
 
 
 def _state_of(head: Head) -> Hash:
@@ -202,133 +235,60 @@ def _state_of(head: Head) -> Hash:
     return cast("Seal", head.proposal.body).state
 
 
-def _request(ctx: Context, sync: Sync, donor: PeerId, now: float) -> None:
-    assert sync.download is not None
-    room = AT_ONCE - len(sync.asked)
-    indices = sync.download.missing(room, sync.asked) if room > 0 else []
-    if indices:
-        sync.asked.update(dict.fromkeys(indices, now))
-        ctx.push(donor, "want-state", WantState(sync.download.head.seal, tuple(indices)).encode())
-
-
-def _donate(ctx: Context, sender: PeerId, now: float) -> Donation | None:
-    """Keep the head's state for somebody, where there is room; members come before strangers, whose keys are free."""
-    member = sender in ctx.head.table.members
-    if len(ctx.snapshots) >= SNAPSHOTS:
-        of_strangers = [seal for seal, each in ctx.snapshots.items() if not each.member]
-        if not member or not of_strangers:
-            return None
-        del ctx.snapshots[of_strangers[0]]
-    ctx.set_timer("sync", now + BEAT_S, sooner=True)
-    donation = Donation(Snapshot(ctx.head, ctx.params, ctx.momentum), now, member)
-    ctx.snapshots[ctx.head.seal] = donation
-    return donation
-
-
-def on_want_state(ctx: Context, sender: PeerId, want: WantState, now: float) -> None:
-    """Serve chunks of the head's state, or of one that somebody is loading, once its tree is hashed."""
-    _let_go(ctx, now)
-    donation = ctx.snapshots.get(want.seal)
-    if donation is None and want.seal == ctx.head.seal:
-        donation = _donate(ctx, sender, now)
-    if donation is None:
-        return
-    donation.used = now
-    donation.member |= sender in ctx.head.table.members
-    if donation.hashed:
-        _serve(ctx, donation, sender, want)
-        return
-    if not donation.waiting:
-        snapshot = donation.snapshot
-        ctx.work("snapshot", want.seal, lambda: snapshot.tree)
-    donation.waiting[sender] = want
-
-
-def on_hashed(ctx: Context, seal: bytes) -> None:
-    """A snapshot's tree is there: whoever has asked for chunks gets them."""
-    donation = ctx.snapshots.get(Hash(seal))
-    if donation is not None:
-        donation.hashed = True
-        for sender in sorted(donation.waiting):
-            _serve(ctx, donation, sender, donation.waiting[sender])
-        donation.waiting.clear()
-
-
-def _serve(ctx: Context, donation: Donation, sender: PeerId, want: WantState) -> None:
-    for index in want.indices[:AT_ONCE]:
-        if index < donation.snapshot.chunks:
-            ctx.emit(Push(sender, "state", donation.snapshot.chunk(index).encode()))
-
-
-def _let_go(ctx: Context, now: float) -> None:
-    """States that nobody has asked for lately are not kept for longer."""
-    kept = ctx.setting.timing.snapshot
-    for seal in [seal for seal, each in ctx.snapshots.items() if now - each.used > kept]:
-        del ctx.snapshots[seal]
-
-
-def on_state(ctx: Context, sender: PeerId, chunk: StateChunk, now: float) -> None:
-    """A chunk of the state; with the last one this peer moves to its head."""
-    sync = ctx.sync
-    if sync is None or sync.download is None or chunk.seal != sync.download.head.seal:
-        return
-    try:
-        sync.download.add(sender, chunk.index, chunk.data, chunk.path)
-    except RemoteError:
-        _lied(ctx, sender, now)
-        raise
-    sync.asked.pop(chunk.index, None)
-    sync.progress = now
-    if sync.download.complete:
-        _adopt(ctx, sync, sync.download.state())
-    else:
-        _request(ctx, sync, sender, now)
-
-
-def beat(ctx: Context, now: float) -> None:
-    """Ask again for chunks that did not come, of the next neighbour; give up what stands still."""
-    _let_go(ctx, now)
-    if ctx.snapshots:
-        ctx.set_timer("sync", now + BEAT_S)
-    sync = ctx.sync
-    if sync is None:
-        return
-    if now - sync.progress >= STALLED_S:
-        ctx.sync = None
-        return
-    ctx.set_timer("sync", now + BEAT_S)
-    if sync.download is not None:
-        sync.asked = {index: at for index, at in sync.asked.items() if now - at < 2 * BEAT_S}
-        donors = [sync.peer, *sorted(ctx.neighbours - {sync.peer})]
-        _request(ctx, sync, donors[ctx.talk.beats % len(donors)], now)
-
-
 def _adopt(ctx: Context, sync: Sync, state: tuple[Vector, Vector]) -> None:
     """Move to the branch's last seal; what this peer trained and that chain has not taken stays drift."""
     assert sync.start is not None
-    target, start = sync.branch.heads[-1], sync.start
+    target, start = sync.target or sync.branch.heads[-1], sync.start
+    if ctx.trust.anchor is not None:
+        _adopt_anchored(ctx, start, sync.branch.upto(target.seal), state)
+        return
     ours = ctx.chain.branch(start.seal)
     if not _wins(ctx, sync):  # this chain has gone on meanwhile
         ctx.sync = None
         return
     try:
-        ctx.chain.switch(start.seal, sync.branch)
+        ctx.chain.switch(start.seal, sync.branch.upto(target.seal))
     except LocalError as error:
         ctx.trouble(sync.peer, str(error))
         ctx.sync = None
         return
     _mend_drift(ctx, target, start if ours.heads else None)
+    if not ours.heads and _sealed(target, ctx.me) <= _sealed(ctx.head, ctx.me):
+        void = sum(each.body is not None and each.body.void for each in sync.branch.upto(target.seal).heads)
+        settling.jump(ctx, target.round - start.round - void)
     if ours.heads:
         ctx.history.clear()
+    _move(ctx, target, state, final=ctx.chain.final is not None and ctx.chain.final.seal == target.seal)
+
+
+def _adopt_anchored(ctx: Context, base: Head, branch: Branch, state: tuple[Vector, Vector]) -> None:
+    """Move to a chain that begins with a trusted seal: what was here before is no part of it, final or not."""
+    ctx.chain = Chain(base, branch.heads)
+    if branch.final is not None and branch.firmly_final(branch.heads, base):
+        ctx.chain.mark_final(branch.final, branch.proof)
+    ctx.history.clear()
+    ctx.final = None
+    _move(ctx, branch.heads[-1], state, final=True)
+
+
+def _move(ctx: Context, target: Head, state: tuple[Vector, Vector], *, final: bool) -> None:
+    """Stand on ``target``; with ``final`` no fork leads back to before it."""
     ctx.parents.append(ctx.head.seal)
     ctx.params, ctx.momentum = state
     ctx.state_root = _state_of(target)
     ctx.move_head(target)
-    if ctx.chain.final is not None and ctx.chain.final.seal == target.seal:
+    if final:
         ctx.root(target.seal, final=True)
+    opinions.tell_found(ctx)
+    chosen = ctx.trust.anchor if ctx.trust.by_hand else None
+    ctx.trust.reached()
+    histories.clear(ctx)
+    filling.begin(ctx, now=ctx.round.marks[-1][1])
     ctx.sync, ctx.diverged = None, False
     ctx.moved = True
     ctx.emit(Sealed(target, ctx.params, ctx.momentum, ctx.drift, ctx.ages, synced_record(ctx, target)))
+    if chosen is not None:
+        ctx.emit(Followed(chosen[0], b""))
 
 
 def _mend_drift(ctx: Context, target: Head, fork: Head | None) -> None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..chain_payloads import StateChunk
+from .. import outer
 from ..errors import LocalError, RemoteError
 from ..merkle import Tree, verify
-from ..outer import CHUNK_BYTES, chunk_leaf, state_chunks
+from ..outer import chunk_leaf, state_chunks
+from ..state_payloads import StateChunk
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from .chain import Head
     from .effects import Vector
 
-_CHUNK_VALUES = CHUNK_BYTES // 4
+COMMON = 8
+"""The state of every seal whose round is a multiple of this is kept by everybody …"""
+COMMON_KEPT = 16
+"""… for so many rounds."""
+
+
+def is_common(head: Head) -> bool:
+    """Whether everybody keeps the state of this seal, so that a joiner finds many donors of it."""
+    return head.round > 0 and head.round % COMMON == 0
 
 
 class Snapshot:
@@ -60,7 +69,8 @@ class Download:
         self._root = cast("Seal", head.proposal.body).state
         self._params = np.empty(values, dtype=np.float32)
         self._momentum = np.empty(values, dtype=np.float32)
-        self._each = -(-values // _CHUNK_VALUES)
+        self._chunk = outer.CHUNK_BYTES // 4
+        self._each = -(-values // self._chunk)
         self._have = bytearray(2 * self._each)
 
     @property
@@ -88,12 +98,12 @@ class Download:
             index = self._have.find(0, index + 1)
         return out
 
-    def add(self, sender: str, index: int, data: Buffer, path: Sequence[Hash]) -> None:
-        """Take a chunk, once; raises RemoteError for one that is not under the sealed root."""
+    def add(self, sender: str, index: int, data: Buffer, path: Sequence[Hash]) -> bool:
+        """Take a chunk, once: whether it was new. Raises RemoteError for one that is not under the sealed root."""
         if not 0 <= index < self.count:
             raise RemoteError(sender, f"sent chunk {index} of a state with {self.count}")
         if self._have[index]:
-            return
+            return False
         into = self._place(index)
         if len(data) != into.nbytes:
             raise RemoteError(sender, f"sent {len(data)} bytes as chunk {index}, which has {into.nbytes}")
@@ -102,6 +112,7 @@ class Download:
             raise RemoteError(sender, f"sent a chunk {index} that is not of seal {self.head.seal.hex()[:12]}")
         into[:] = np.frombuffer(data, dtype="<f4")
         self._have[index] = 1
+        return True
 
     def state(self) -> tuple[Vector, Vector]:
         """Parameters and momentum, float32 [values] each; raises LocalError while chunks are missing."""
@@ -111,5 +122,5 @@ class Download:
 
     def _place(self, index: int) -> Vector:
         vector = self._params if index < self._each else self._momentum
-        start = index % self._each * _CHUNK_VALUES
-        return vector[start : start + _CHUNK_VALUES]
+        start = index % self._each * self._chunk
+        return vector[start : start + self._chunk]

@@ -114,6 +114,8 @@ def fitting(ctx: Context) -> dict[PeerId, Statement]:
 def on_ready(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:
     """A voter is ready; a quorum on top of the head makes it final, a third moves this peer up."""
     body, table = cast("Ready", statement.body), ctx.head.table
+    if statement.peer == ctx.me:  # it may come from another machine, which ran with this key before
+        ctx.signed_view = max(ctx.signed_view, body.view)
     if body.view <= ctx.head.view:
         return True
     if not table.stands(statement.peer):

@@ -123,7 +123,7 @@ def on_vote(ctx: Context, statement: Statement, source: PeerId | None, now: floa
         return True
     if not ctx.head.table.stands(statement.peer):
         return False
-    if ctx.keep(ctx.votes, body.view, statement):
+    if ctx.keep(ctx.votes, body.view, statement, needed=body.seal in ctx.round.proposals):
         ctx.round.tally = True
         ctx.accept(statement, source)
     return True
@@ -185,7 +185,9 @@ def try_adopt(ctx: Context, now: float) -> bool:
     own = sealed_by(ctx, task, body.view) if task else None
     if task is None or own is None:
         timing = ctx.setting.timing
-        wait = timing.hurry if ctx.talk.strange and ctx.once("hurry") else timing.chase
+        wait = timing.chase
+        if ctx.talk.strange and ctx.once("hurry"):
+            wait = 0.0 if ctx.round.behind else timing.hurry  # of a round long over nothing is on its way
         ctx.set_timer("chase", now + wait, sooner=True)
         return False
     if seal_hash(ctx.scope, own[0]) != name:

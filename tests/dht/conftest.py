@@ -47,7 +47,14 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def _open_node(home: Path, number: int, run: bytes = RUN, timing: Timing = QUICK) -> AsyncIterator[Node]:
+async def _open_node(
+    home: Path,
+    number: int,
+    run: bytes = RUN,
+    timing: Timing = QUICK,
+    admits: Callable[[PeerId], bool] = lambda _: True,
+    members: Callable[[], frozenset[PeerId]] = frozenset,
+) -> AsyncIterator[Node]:
     identity = Identity.from_seed(bytes([number]) * 32)
     home = home / str(number)
     identity.save(home / "key")
@@ -64,7 +71,13 @@ async def _open_node(home: Path, number: int, run: bytes = RUN, timing: Timing =
         await transport.rebind(control)
         node.restarted.set()
 
-    transport = StreamTransport(TransportConfig(run, "test 1", timing), on_frame, on_neighbours=on_neighbours)
+    transport = StreamTransport(
+        TransportConfig(run, "test 1", timing),
+        on_frame,
+        on_neighbours=on_neighbours,
+        admits=admits,
+        members=members,
+    )
     p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"), on_restart)
     node = Node(identity, p2pd, transport)
     async with p2pd:

@@ -9,10 +9,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import pytest
+from hivemind.dht.routing import DHTID
 
+from dht import validator as validator_module
 from dht.directory import Directory, DirectoryTiming
-from dht.records import PeerRecord
+from dht.records import PeerRecord, encode_record, expiration_of, key_of
 from dht.seeds import Seed, Seeds, SeedTiming
 from peer.identity import Identity
 from protocols.errors import ConfigError, LocalError
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     OpenNode = Callable[..., AbstractAsyncContextManager[Any]]
 
 RUN = bytes(range(32))
+LOOK_S = 0.25
+"""Between two looks: who asks more than four times a second is refused, and after a hundred refusals punished."""
 QUICK = DirectoryTiming(retry_s=0.2, seeds=SeedTiming(first_retry_s=0.1, last_retry_s=0.5, recheck_s=0.5))
 
 
@@ -47,15 +52,18 @@ async def _tried(directory: Directory) -> list[Seed]:
     async with asyncio.timeout(20):
         while any(seed.state == "trying" and seed.error is None for seed in directory.seeds()):
             await directory.peers()
+            await asyncio.sleep(LOOK_S)
     return directory.seeds()
 
 
-async def _find(directory: Directory, wanted: set[str]) -> dict[str, PeerRecord]:
+async def _find(directory: Directory, wanted: set[str], newer: int = 0) -> dict[str, PeerRecord]:
+    """The records, once those of all ``wanted`` are here and of a higher sequence than ``newer``."""
     async with asyncio.timeout(20):
         while True:
             found = {record.peer: record for record in await directory.peers()}
-            if set(found) >= wanted:
+            if set(found) >= wanted and all(found[each].sequence > newer for each in wanted):
                 return found
+            await asyncio.sleep(LOOK_S)
 
 
 def test_peers_find_each_other_through_one_seed_and_connect(open_node: OpenNode) -> None:
@@ -87,6 +95,36 @@ def test_peers_find_each_other_through_one_seed_and_connect(open_node: OpenNode)
     asyncio.run(scenario())
 
 
+def test_of_a_flood_of_new_records_few_are_looked_at_each_time(
+    open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A donor holds more records than are checked in one answer: those known already leave room for others."""
+    monkeypatch.setattr(validator_module, "SIGNATURES", 3)
+
+    async def scenario() -> None:
+        async with open_node(1) as seed, open_node(2) as one, _directory(seed, []) as there:
+            expires = int(time.time()) + 100
+            for number in range(40, 47):
+                key = Identity.from_seed(bytes([number]) * 32)
+                record = PeerRecord(RUN, key.peer, (), (), "0.1.0", 0, 1, expires)
+                value = msgpack.packb(encode_record(record, key.sign))
+                where, until = DHTID.generate(source=key_of(RUN)), expiration_of(record)
+                there._node.protocol.storage.store(where, value, until, subkey=key.peer)
+            here = Directory(one.transport, RUN, one.identity.sign, timing=QUICK)
+            await here.start(seed.transport.addresses(), client=True)  # whoever serves is told records, too
+            try:
+                async with asyncio.timeout(20):
+                    counts = [len(await here.records())]
+                    while counts[-1] < 7:
+                        await asyncio.sleep(LOOK_S)
+                        counts.append(len(await here.records()))
+                assert [each for each in dict.fromkeys(counts) if each] == [3, 6, 7]
+            finally:
+                await here.close()
+
+    asyncio.run(scenario())
+
+
 def test_record_comes_back_after_a_restart_of_p2pd(open_node: OpenNode) -> None:
     async def scenario() -> None:
         async with open_node(1) as seed, open_node(2) as one, _directory(seed, []) as there:
@@ -97,8 +135,7 @@ def test_record_comes_back_after_a_restart_of_p2pd(open_node: OpenNode) -> None:
                 async with asyncio.timeout(15):
                     await one.restarted.wait()
                     await here.rebind()
-                    while (await _find(there, {one.transport.peer}))[one.transport.peer].sequence == before.sequence:
-                        pass
+                    await _find(there, {one.transport.peer}, newer=before.sequence)
 
     asyncio.run(scenario())
 

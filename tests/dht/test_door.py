@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dht.door import MAX_EACH, MAX_STRANGERS, Door
+from dht.door import Door
+from dht.guard import Guard
 from dht.handshake import Hello, encode_hello
+from dht.limits import STREAMS, STREAMS_EACH
 from dht.links import Link, LinkConfig, Refused
 from dht.stream import Counter, FrameStream, Timing
 from dht.transport import PROTOCOL_ID
@@ -29,17 +32,22 @@ MEMBER = PeerId("member")
 
 def test_strangers_share_a_bounded_number_and_keep_no_member_out() -> None:
     async def scenario() -> None:
-        door = Door(lambda: frozenset({MEMBER}))
-        tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(MAX_STRANGERS + MAX_EACH + 2)]
-        for number in range(MAX_STRANGERS):
-            assert door.enter(PeerId(f"stranger {number}"), tasks[number])
-        late = tasks[MAX_STRANGERS]
-        assert not door.enter(PeerId("late"), late) and door.refused == 1
-        for number in range(MAX_EACH):
-            assert door.enter(MEMBER, tasks[-1 - number])
-        assert not door.enter(MEMBER, late) and door.refused == 2, "a member has no more than its share either"
+        clock = itertools.count()  # a second for each question: nobody is too fast
+        door = Door(Guard(lambda: frozenset({MEMBER}), clock=lambda: float(next(clock))))
+        tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(STREAMS + 2 * STREAMS_EACH + 2)]
+        for number in range(STREAMS):
+            assert door.enter(PeerId(f"stranger {number}"), PROTOCOL_ID, tasks[number])
+        late = tasks[STREAMS]
+        assert not door.enter(PeerId("late"), PROTOCOL_ID, late) and door.refused == 1
+        for number in range(STREAMS_EACH):
+            assert door.enter(MEMBER, PROTOCOL_ID, tasks[-1 - number])
+        assert not door.enter(MEMBER, PROTOCOL_ID, late) and door.refused == 2, "a member has no more than its share"
+        for number in range(STREAMS_EACH):
+            assert door.enter(MEMBER, "/other", tasks[-1 - STREAMS_EACH - number]), "each protocol has its own"
+        streams, each = door.gauges()
+        assert (streams.in_use, streams.refused, each.in_use, each.refused) == (STREAMS, 1, STREAMS_EACH, 1)
         door.leave(tasks[0])
-        assert door.enter(PeerId("late"), late)
+        assert door.enter(PeerId("late"), PROTOCOL_ID, late)
         await door.clear()
         assert late.cancelled()
         for task in tasks:
@@ -99,6 +107,8 @@ def test_nothing_is_kept_of_a_stranger_that_left(open_node: OpenNode) -> None:
             await other.transport.p2p.add_binary_stream_handler(PROTOCOL_ID, greet)
             reader, writer = await _stranger(stack, ours, other)
             assert ours.transport.traffic().peers == {}, "no counter before the hello"
+            await ours.transport.count_connections()
+            assert {gauge.name: gauge.in_use for gauge in ours.transport.gauges()}["connections"] == 1
             writer.write(encode_hello(Hello(RUN, "stranger")))
             await ours.until(lambda: other.transport.peer in ours.neighbours)
             assert other.transport.peer in ours.transport.traffic().peers
@@ -109,6 +119,33 @@ def test_nothing_is_kept_of_a_stranger_that_left(open_node: OpenNode) -> None:
             assert traffic.peers == {}
             hello = len(encode_hello(Hello(RUN, "test 1")))
             assert traffic.sent >= 2 * hello and traffic.received >= 2 * hello, "but the bytes count"
+
+    asyncio.run(scenario())
+
+
+def test_an_offender_that_comes_back_loses_all_its_connections(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as ours, open_node(2) as other, contextlib.AsyncExitStack() as stack:
+            ours.transport.guard.punish(other.transport.peer, "lied")
+            reader, _ = await _stranger(stack, ours, other)
+            await _closed(reader)
+            async with asyncio.timeout(5):
+                connections = None
+                while connections != 0:
+                    await ours.transport.count_connections()
+                    (connections,) = (each.in_use for each in ours.transport.gauges() if each.name == "connections")
+
+    asyncio.run(scenario())
+
+
+def test_a_member_is_never_cut_off(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        members: set[str] = set()
+        async with open_node(1, members=lambda: frozenset(members)) as ours, open_node(2) as other:
+            members.add(other.transport.peer)
+            ours.transport.guard.punish(other.transport.peer, "lied")
+            await other.transport.connect(ours.transport.peer, ours.transport.addresses())
+            await ours.until(lambda: other.transport.peer in ours.neighbours)  # p2pd was told to keep it
 
     asyncio.run(scenario())
 

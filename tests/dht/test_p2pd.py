@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -21,9 +22,6 @@ from dht import p2pd as module
 from dht.p2pd import P2pd, P2pdConfig, find_binary
 from peer.identity import Identity
 from protocols.errors import EnvironmentFault
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OWNER = """
 import asyncio, sys
@@ -70,8 +68,7 @@ def test_no_p2pd_survives_kill_9_and_the_port_is_free_again(config: P2pdConfig) 
 
 def test_leftover_is_reaped_only_when_it_is_surely_ours(config: P2pdConfig, tmp_path: Path) -> None:
     trace = config.home / "p2pd.pid"
-    sockets = tmp_path / "sockets"
-    sockets.mkdir()
+    sockets = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
     with subprocess.Popen(
         [find_binary(), f"-listen=/unix{sockets}/p2pd.sock", "-hostAddrs=/ip4/127.0.0.1/tcp/0", "-b=0"],
         stdout=subprocess.PIPE,
@@ -87,9 +84,10 @@ def test_leftover_is_reaped_only_when_it_is_surely_ours(config: P2pdConfig, tmp_
 
         async def start() -> None:
             async with P2pd(config):
-                assert left.poll() is not None and not sockets.exists()
+                assert left.poll() is not None
 
         asyncio.run(start())
+        assert not sockets.exists()
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": 1}', json.dumps({"pid": "x"})])
@@ -131,6 +129,7 @@ def test_a_second_p2pd_does_not_share_the_port(config: P2pdConfig, tmp_path: Pat
 
 
 def test_corrupt_key_is_told_in_words(config: P2pdConfig) -> None:
+    assert config.key is not None
     config.key.write_bytes(b"nonsense")
     p2pd = P2pd(config)
     with pytest.raises(EnvironmentFault, match="p2pd ended at once"):

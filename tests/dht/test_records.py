@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht import records as records_module
 from dht import validator as validator_module
-from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, key_of, next_sequence
+from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record, expiration_of, key_of, next_sequence
 from dht.validator import RecordValidator, make_room
 from peer.identity import Identity
+from protocols import signing
 from protocols.canonical import pack, unpack
 from protocols.errors import LocalError, RemoteError
 from protocols.ids import PeerId
@@ -50,7 +52,7 @@ def _entry(record: PeerRecord, sign: Callable[[bytes], bytes] = ALICE.sign, **ch
         "key": DHTID.generate(source=key_of(record.run)).to_bytes(),
         "subkey": msgpack.packb(record.peer),
         "value": msgpack.packb(encode_record(record, sign)),
-        "expiration_time": float(record.expires),
+        "expiration_time": expiration_of(record),
     }
     return DHTRecord(**(fields | changes))
 
@@ -81,7 +83,7 @@ def test_garbage_is_refused(raw: bytes) -> None:
         ({"expires": 2**63}, "number out of range"),
         ({"head_round": 1.0}, "number out of range"),
         ({"run": RUN[:31]}, "names no run"),
-        ({"addresses": ["x"] * 17}, "list longer than 16"),
+        ({"addresses": ["x"] * 17}, "longer than 16|exceeds max_array_len"),
         ({"addresses": "x"}, "list longer than 16"),
         ({"addresses": ["x" * 513]}, "longer than 512"),
         ({"roles": [1]}, "not printable"),
@@ -122,13 +124,52 @@ def test_validator_takes_newer_records_and_refuses_older_ones() -> None:
     assert validator.validate(_entry(RECORD)) and validator.validate(_entry(newer))
     assert validator.validate(_entry(newer))  # what is stored is shown again
     assert not validator.validate(_entry(RECORD))
-    assert validator.newest(RECORD) == newer
+    assert validator.read(ALICE.peer, encode_record(RECORD, ALICE.sign)) == newer
     assert _validator().validate(_entry(RECORD))
+
+
+def _answer(entries: list[Any]) -> Any:
+    """What hivemind makes of an answer that holds all these."""
+    from hivemind.dht.storage import DictionaryDHTValue  # noqa: PLC0415
+
+    found = DictionaryDHTValue()
+    for each in entries:
+        found.store(msgpack.unpackb(each.subkey), each.value, each.expiration_time)
+    return found
+
+
+def test_an_answer_costs_few_signatures_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator_module, "SIGNATURES", 3)
+    checked = list[str]()
+
+    def verify(peer: str, signed: bytes, signature: bytes) -> bool:
+        checked.append(peer)
+        return signing.verify(peer, signed, signature)
+
+    monkeypatch.setattr(records_module, "verify", verify)
+    now = int(time.time())
+    keys = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)]
+    records = [replace(RECORD, peer=key.peer, sequence=now * 1000, expires=now + 600) for key in keys]
+    entries = [_entry(record, key.sign) for record, key in zip(records, keys, strict=True)]
+    members = frozenset({PeerId(key.peer) for key in keys[:2]})
+    validator = RecordValidator(RUN, 600, members=lambda: members)
+    token = validator_module.reading.set(True)
+    for more in (2 + 3, 3, 3, 0):
+        before, answer = len(checked), _answer(entries)
+        assert validator.screen(entries[0].key, answer)
+        assert len(checked) == before + more and {owner for owner, _ in answer.items()} == set(checked)
+    assert len(checked) == len(set(checked)) == len(keys)
+    for record, entry in zip(records, entries, strict=True):
+        assert validator.read(record.peer, msgpack.unpackb(entry.value)) == record
+    assert len(checked) == len(keys)
+    forged = _entry(replace(records[0], head_round=99), MALLORY.sign)
+    assert not validator.screen(entries[0].key, _answer([forged])), "a member's is always looked at"
+    validator_module.reading.reset(token)
 
 
 def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """hivemind stores whatever the validator accepts, without a bound of its own. Before, a full one refused."""
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 3)
+    monkeypatch.setattr(validator_module, "RECORDS", 3)
     keys = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 9)]
     records = [replace(RECORD, peer=key.peer) for key in keys]
     member, stored = PeerId(keys[0].peer), list[str | None]()
@@ -153,7 +194,7 @@ def test_full_directory_makes_room_for_newcomers_and_keeps_members(monkeypatch: 
 
 
 def test_members_alone_may_exceed_a_full_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 1)
+    monkeypatch.setattr(validator_module, "RECORDS", 1)
     members = frozenset({PeerId(ALICE.peer), PeerId(MALLORY.peer)})
     validator = RecordValidator(RUN, 600, lambda: NOW, members=lambda: members)
     assert validator.validate(_entry(RECORD))
@@ -162,11 +203,27 @@ def test_members_alone_may_exceed_a_full_directory(monkeypatch: pytest.MonkeyPat
     assert not validator.validate(_entry(replace(RECORD, peer=third.peer), third.sign)) and validator.refused == 1
 
 
+def test_records_are_bounded_in_bytes_too_and_long_ones_push_no_member_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libp2p's daemon takes no answer above 4 MiB: before, 260 strangers with 16 kB each silenced the directory."""
+    monkeypatch.setattr(validator_module, "RECORD_BYTES", 40_000)
+    members, stored = frozenset({PeerId(ALICE.peer)}), list[str | None]()
+    validator = RecordValidator(RUN, 600, lambda: NOW, members=lambda: members, on_store=stored.append)
+    assert validator.validate(_entry(RECORD))
+    long = tuple(f"/dns4/{number}/" + "x" * 500 for number in range(16))
+    strangers = [Identity.from_seed(bytes([number]) * 32) for number in range(40, 60)]
+    for each in strangers:
+        assert validator.validate(_entry(replace(RECORD, peer=each.peer, addresses=long), each.sign))
+    records, size = validator.gauges()
+    assert size.in_use is not None and 30_000 < size.in_use <= 40_000
+    assert records.in_use == 1 + len(strangers) - size.refused and size.refused >= len(strangers) - 5
+    assert [each for each in stored if each] == [each.peer for each in strangers[: size.refused]], "oldest first"
+
+
 def test_hivemind_keeps_nothing_of_records_that_gave_way(monkeypatch: pytest.MonkeyPatch) -> None:
     from hivemind.dht.routing import DHTID  # noqa: PLC0415
     from hivemind.dht.storage import DHTLocalStorage  # noqa: PLC0415
 
-    monkeypatch.setattr(validator_module, "MAX_OWNERS", 4)
+    monkeypatch.setattr(validator_module, "RECORDS", 4)
     storage, key, expires = DHTLocalStorage(), DHTID.generate("key"), time.time() + 600
     make_room(storage, key, "nobody")
     for number in range(100):

@@ -87,6 +87,27 @@ def test_another_run_is_refused_in_words_on_both_sides(open_node: OpenNode, capl
         asyncio.run(scenario())
 
 
+def test_a_private_run_tells_a_stranger_why_and_takes_in_who_is_on_its_list(
+    open_node: OpenNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with open_node(2) as stranger, open_node(3) as guest:
+            async with open_node(1, admits=lambda peer: peer == guest.transport.peer) as private:
+                addresses = private.transport.addresses()
+                with pytest.raises(TransportError, match="refused us: private run: this key is not on its list"):
+                    await stranger.transport.connect(private.transport.peer, addresses)
+                told = f"refused {stranger.transport.peer}: private run: this key is not on its list"
+                assert [each.getMessage() for each in caplog.records if each.getMessage() == told] == [told]
+                with pytest.raises(TransportError, match="private run"):
+                    await private.transport.connect(stranger.transport.peer, stranger.transport.addresses())
+                assert stranger.transport.neighbours() == frozenset()
+                await guest.transport.connect(private.transport.peer, addresses)
+                await private.until(lambda: private.neighbours == {guest.transport.peer})
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+
+
 def test_another_protocol_is_refused_in_words_on_both_sides(
     open_node: OpenNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,9 +138,11 @@ def test_another_protocol_is_refused_in_words_on_both_sides(
         asyncio.run(scenario())
 
 
-def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_is_hung_up_on_its_sender_refused_and_others_heard(
+    open_node: OpenNode, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
-        async with open_node(1) as ours, open_node(2) as stranger:
+        async with open_node(1) as ours, open_node(2) as stranger, open_node(3) as other:
             p2p = stranger.transport.p2p
             await ours.transport.dial(stranger.transport.peer, stranger.transport.addresses())
             _, reader, writer = await p2p.call_binary_stream_handler(_raw_id(p2p, ours), PROTOCOL_ID)
@@ -130,11 +153,15 @@ def test_garbage_is_hung_up_on_and_good_frames_come(open_node: OpenNode, caplog:
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
-            assert f"hung up on {stranger.transport.peer}: parts frame of 1099511627776 bytes, limit" in caplog.text
+            said = f"hung up on {stranger.transport.peer}, and refused for 30 s: parts frame of 1099511627776 bytes"
+            assert said in caplog.text
             assert ours.transport.hang_ups == 1 and not ours.frames
 
-            await stranger.transport.connect(ours.transport.peer, [])
-            await stranger.transport.send(ours.transport.peer, "statement", [b"still here"])
+            with pytest.raises(TransportError):
+                await stranger.transport.connect(ours.transport.peer, ours.transport.addresses(), keep=False)
+            assert next(each for each in ours.transport.gauges() if each.name == "penalised").refused > 0
+            await other.transport.connect(ours.transport.peer, ours.transport.addresses())
+            await other.transport.send(ours.transport.peer, "statement", [b"still here"])
             await ours.until(lambda: [frame[2] for frame in ours.frames] == [b"still here"])
 
     with caplog.at_level(logging.WARNING):

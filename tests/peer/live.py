@@ -136,15 +136,25 @@ def alive(process: psutil.Process) -> bool:
 
 
 def small_run(
-    folder: Path, *, founders: int = 1, steps: int = 2, seconds: int = 0, codec: str = "int8", guests: bool = False
+    folder: Path,
+    *,
+    founders: int = 1,
+    steps: int = 2,
+    seconds: int = 0,
+    codec: str = "int8",
+    guests: bool = False,
+    data: Path | None = None,
 ) -> tuple[Path, list[Identity]]:
     """A run of nano on the plays, with few steps or so many seconds a window: a signed manifest file, its founders.
 
-    ``guests``: strangers may join it, and are contributors at once.
+    ``guests``: strangers may join it, and are contributors at once; ``data``: a folder in place of the plays.
     """
     keys = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, founders + 1)]
     choices = Choices(size="nano", steps=steps, codec=codec, open=guests)
-    manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=corpus.SHARDS)
+    shards = corpus.SHARDS
+    if data is not None:
+        choices, shards = replace(choices, data="texts"), tuple(each.entry for each in corpus.from_folder(data))
+    manifest = default_manifest(choices, founders=[each.peer for each in keys], shards=shards)
     if seconds:
         manifest = replace(manifest, round=replace(manifest.round, steps=None, seconds=seconds))
     path = folder / "run.toml"

@@ -14,6 +14,7 @@ from peer.journal import Journal
 from peer.session import Parts, Session
 from peer.state import StateStore
 from protocols.errors import EnvironmentFault
+from protocols.round.links import Image
 from tests.peer.test_state import SCOPE, VALUES, chain
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from protocols.ids import Hash, PeerId
     from protocols.messages import Body
-    from protocols.round.effects import Effect, Final, Phase, Sealed, Train, Trouble, Votes, Window, Work
+    from protocols.round.effects import Effect, Sealed, Told, Train, Window, Work
     from protocols.statements import Statement
 
 ME, OTHER = (Identity.from_seed(bytes(31) + bytes([number])) for number in (1, 2))
@@ -35,6 +36,7 @@ class Script:
 
     def __init__(self) -> None:
         self.head, self.me = chain()[0].head, ME.peer
+        self.chain = Image((self.head,))
         self.window: Window | None = None
         self.all_ready = False
         self.calls: list[tuple[str, Any]] = []
@@ -143,12 +145,12 @@ class Watcher:
 
     def __init__(self, rounds: int = 2) -> None:
         self.rounds = rounds
-        self.seen: list[Phase | Final | Votes | Trouble] = []
+        self.seen: list[Told] = []
         self.sealed: list[Sealed] = []
         self.disk: list[EnvironmentFault | None] = []
         self.changed = asyncio.Event()
 
-    def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+    def on_effect(self, effect: Told) -> None:
         self.seen.append(effect)
         self.changed.set()
 

@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from peer import client
-from peer.api import BODY_LIMIT, ApiServer
+from peer.api import BODY_LIMIT, Answers, ApiServer
+from peer.cli import main
 from peer.exits import Exit, NoDaemon, Refused
 from peer.paths import Home
 from peer.status import Status, to_json
-from protocols.errors import EnvironmentFault
+from protocols.errors import EnvironmentFault, LocalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SHOWN = "ab" * 32
+"""The newest seal of a history that the daemon has shown."""
 DOCUMENT = to_json(Status(version="0.1.0", protocol=1, peer="12D3", since=5.0))
 
 
@@ -35,6 +38,7 @@ class Running:
     def __init__(self, home: Home, *, snapshot: Callable[[], dict[str, Any]], on_stop: Callable[[], None]) -> None:
         self.home = home
         self.stops = 0
+        self.invitation: str | None = "murmur1abc"
         self._on_stop = on_stop
         self._snapshot = snapshot
         self._loop = asyncio.new_event_loop()
@@ -43,12 +47,23 @@ class Running:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
 
     async def _main(self) -> None:
-        server = ApiServer(self.home, snapshot=self._snapshot, stop=self._stop)
+        server = ApiServer(self.home, Answers(self._snapshot, self._stop, self._invite, self.follow))
         await server.start(0)
         self.port = server.port
         self._started.set()
         await self._end.wait()
         await server.close()
+
+    async def follow(self, seal: str) -> dict[str, Any]:
+        """Go on with that history."""
+        if seal != SHOWN:
+            raise LocalError(f"{seal!r} is none of the histories shown", remedy="`murmur status` shows them")
+        return {"schema": 1, "following": seal}
+
+    def _invite(self) -> dict[str, Any]:
+        if self.invitation is None:
+            raise LocalError("nobody can join", remedy="leave out --alone")
+        return {"schema": 1, "invitation": self.invitation}
 
     def _stop(self) -> None:
         self.stops += 1
@@ -159,6 +174,18 @@ def test_unknown_paths_and_methods(running: Running) -> None:
     refused(running.call("GET", "/api/v1/secrets", Authorization=""), 401, "token")
 
 
+def test_an_invitation_is_given_or_refused_in_words(running: Running) -> None:
+    code, _, body = running.call("GET", "/api/v1/invite")
+    assert (code, body) == (200, {"schema": 1, "invitation": "murmur1abc"})
+    running.invitation = None
+    code, _, body = running.call("GET", "/api/v1/invite")
+    assert code == 409
+    assert body["error"] == {"code": "state", "text": "nobody can join", "remedy": "leave out --alone"}
+    with pytest.raises(Refused, match="nobody can join") as refused:
+        client.invite(running.home, as_json=False)
+    assert refused.value.remedy == "leave out --alone"
+
+
 def test_stop_is_passed_on(running: Running) -> None:
     assert running.call("POST", "/api/v1/stop")[::2] == (202, {"schema": 1, "state": "stopping"})
     assert running.stops == 1
@@ -227,7 +254,7 @@ def test_it_listens_on_loopback_only(running: Running) -> None:
 
 def test_a_port_in_use_is_one_fault_with_a_remedy(tmp_path: Path, running: Running) -> None:
     async def second() -> None:
-        await ApiServer(Home(tmp_path), snapshot=dict, stop=lambda: None).start(running.port)
+        await ApiServer(Home(tmp_path), Answers(dict, lambda: None, dict, running.follow)).start(running.port)
 
     with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{running.port}") as caught:
         asyncio.run(second())
@@ -248,6 +275,23 @@ def test_the_client_says_when_the_token_is_refused(running: Running) -> None:
         client.request(running.home, "GET", "/api/v1/status")
 
 
+def test_a_person_follows_a_history_that_is_shown_and_no_other(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def follow(seal: str, home: Path) -> int | str | None:
+        monkeypatch.setattr(sys, "argv", ["murmur", "run", "follow", seal, "--home", str(home), "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    assert follow(SHOWN.upper(), running.home.root) == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "following": SHOWN}
+    assert follow("cd" * 32, running.home.root) == Exit.REFUSED
+    assert "none of the histories shown" in capsys.readouterr().err
+    assert follow(f"x&seal={SHOWN}", running.home.root) == Exit.REFUSED
+    assert follow(SHOWN, tmp_path / "nobody") == Exit.NO_DAEMON
+
+
 def test_the_client_finds_no_daemon_afterwards(tmp_path: Path) -> None:
     with Running(Home(tmp_path), snapshot=lambda: DOCUMENT, on_stop=lambda: None) as server:
         left_over = server.home.api.read_text()
@@ -261,12 +305,12 @@ def test_the_client_finds_no_daemon_afterwards(tmp_path: Path) -> None:
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from peer.api import ApiServer
+from peer.api import Answers, ApiServer
 from peer.paths import Home
 
 async def main():
     end = asyncio.Event()
-    server = ApiServer(Home(Path(sys.argv[1])), snapshot=dict, stop=end.set)
+    server = ApiServer(Home(Path(sys.argv[1])), Answers(dict, end.set, dict, dict))
     await server.start(0)
     print("up", flush=True)
     await end.wait()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from peer import corpus
+from peer.blobs import BlobStore
 from peer.exits import Exit, NoDaemon, Refused, exit_code
 from peer.identity import Identity
 from peer.paths import Home
@@ -53,6 +55,11 @@ def test_one_exit_code_for_each_fault() -> None:
         ("up", "--alone", "--join", "/ip4/127.0.0.1/tcp/1"),
         ("up", "--ro", "3"),
         ("up", "--listen", "banana"),
+        ("up", "--join", "banana"),
+        ("up", "--join", "murmur1abc"),
+        ("up", "--join", "/ip4/127.0.0.1/tcp/1/p2p/banana"),
+        ("up", "--run", "abcdef"),
+        ("up", "--blob-cap", "0"),
         ("swarm", "--peers", "0"),
         ("run",),
         ("run", "show"),
@@ -73,7 +80,7 @@ def test_version() -> None:
 
 
 def test_without_a_daemon_status_and_stop_exit_3(tmp_path: Path) -> None:
-    for verb in ("status", "stop"):
+    for verb in ("status", "stop", "invite"):
         done = murmur(tmp_path, verb)
         assert (done.returncode, done.stdout) == (Exit.NO_DAEMON, "")
         assert done.stderr.splitlines() == [
@@ -166,6 +173,9 @@ def test_init_on_a_folder_of_one_s_own(tmp_path: Path) -> None:
     manifest = parse(done.stdout)
     assert (manifest.run.name, manifest.data.name) == ("mine", "my-texts")
     assert [(shard.id, shard.bytes) for shard in manifest.data.shards] == [("one.txt", 8000), ("two.txt", 8800)]
+    assert "kept 2 shards" in done.stderr
+    store = BlobStore(Home(tmp_path / "home").blobs)
+    assert corpus.missing(manifest, store, None) == (), "the folder is not needed any more"
 
 
 def test_a_home_that_cannot_be_made_exits_5(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where shards come from: the embedded plays, and folders of one's own."""
+"""Where shards come from: the embedded plays, folders of one's own, blobs of the home."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from peer import corpus
+from peer.blobs import BlobStore
 from peer.data import Shard
 from peer.training import DataConfig
 from protocols.errors import ConfigError, EnvironmentFault
+from protocols.ids import PeerId
 from protocols.manifest import ShardEntry
+from protocols.manifest_defaults import Choices, default_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,8 +108,69 @@ def test_what_is_no_folder_of_text_is_refused(tmp_path: Path, monkeypatch: pytes
         corpus.from_folder(tmp_path)
 
 
-def test_a_foreign_corpus_without_folder_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not built in"):
-        corpus.load_shards(DataConfig(corpus.SHARDS, name="other"))
-    with pytest.raises(ConfigError, match="not built in"):
-        corpus.load_shards(DataConfig(corpus.SHARDS[:5]))
+def test_what_is_neither_built_in_nor_here_is_a_fault() -> None:
+    other = Shard.of("other.txt", b"other").entry
+    with pytest.raises(EnvironmentFault, match=r"lacks the shard other\.txt") as fault:
+        corpus.load_shards(DataConfig((other,), name="other"))
+    assert "--data" in fault.value.remedy and "other peers send it" in fault.value.remedy
+
+
+def test_every_shard_is_taken_from_the_first_place_that_has_it(tmp_path: Path) -> None:
+    """A play of the package, a file of the folder, and a blob: one run may name all three."""
+    store = BlobStore(tmp_path / "blobs")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "mine.txt").write_bytes(b"mine")
+    mine, sent = Shard.of("mine.txt", b"mine"), Shard.of("sent.txt", b"sent")
+    entries = (corpus.SHARDS[7], mine.entry, sent.entry)
+    config = DataConfig(entries, name="mixed", folder=str(folder), blobs=str(store.folder))
+    with pytest.raises(EnvironmentFault, match=r"lacks the shard sent\.txt"):
+        corpus.load_shards(config)
+    store.put(b"sent")
+    play, *rest = corpus.load_shards(config)
+    assert play.entry == corpus.SHARDS[7]
+    assert rest == [mine, sent]
+
+    (store.folder / sent.hash.hex()).write_bytes(b"tnes")
+    with pytest.raises(EnvironmentFault, match="damaged") as fault:
+        corpus.load_shards(config)
+    assert "fetched anew" in fault.value.remedy
+    store.put(b"mine")  # a blob does not stand in for a file of another text: that one must be seen
+    (folder / "mine.txt").write_bytes(b"eno")
+    with pytest.raises(EnvironmentFault, match=r"another text for the shard mine\.txt"):
+        corpus.load_shards(config)
+
+
+def test_only_what_is_nowhere_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BlobStore(tmp_path / "blobs", 1 << 20)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "mine.txt").write_bytes(b"mine")
+    mine, sent, kept = (Shard.of(f"{word}.txt", word.encode()).entry for word in ("mine", "sent", "kept"))
+    store.put(b"kept")
+    founder = PeerId("12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN")
+    manifest = default_manifest(Choices(), founders=[founder], shards=(corpus.SHARDS[0], mine, sent, kept))
+    assert corpus.missing(manifest, store, folder) == (sent,)
+    assert corpus.missing(manifest, store, None) == (mine, sent)
+
+    def absent(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    assert corpus.missing(manifest, store, folder) == (corpus.SHARDS[0], sent)
+    (store.folder / kept.hash).write_bytes(b"kep_")
+    fresh = BlobStore(store.folder, 1 << 20)
+    assert corpus.missing(manifest, fresh, folder) == (corpus.SHARDS[0], sent, kept), "a damaged blob is no blob"
+
+
+def test_a_run_that_is_too_large_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    huge = ShardEntry("huge", corpus.FOLDER_BYTES + 1, "00" * 32)
+    founder = PeerId("12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN")
+    manifest = default_manifest(Choices(), founders=[founder], shards=(huge,))
+    with pytest.raises(ConfigError, match=r"1,024 MiB, and a trainer holds at most"):
+        corpus.missing(manifest, BlobStore(tmp_path), None)
+    with pytest.raises(ConfigError, match="a trainer holds"):
+        corpus.load_shards(DataConfig((huge,)))
+    large = default_manifest(Choices(), founders=[founder], shards=(ShardEntry("large", 4097, "00" * 32),))
+    with pytest.raises(ConfigError, match="set aside"):
+        corpus.missing(large, BlobStore(tmp_path, 4096), None)

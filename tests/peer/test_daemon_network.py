@@ -68,7 +68,13 @@ def test_killed_twice_it_leaves_no_process_and_its_port(tmp_path: Path) -> None:
         gone(family, 0.5)
     tidy(live)
     assert not any(each.exists() for each in left)
-    assert sorted(each.name for each in home.iterdir()) == ["daemon.lock", "identity.key", "murmur.log", "runs"]
+    assert sorted(each.name for each in home.iterdir()) == [
+        "blobs",
+        "daemon.lock",
+        "identity.key",
+        "murmur.log",
+        "runs",
+    ]
 
 
 def test_waiting_for_somebody_it_ends_within_5_s(tmp_path: Path) -> None:

@@ -193,3 +193,65 @@ def test_waiting_for_the_rest_ends_when_the_neighbour_goes() -> None:
         await outbox.close()
 
     asyncio.run(scenario())
+
+
+def test_bulk_waits_for_what_else_there_is_for_a_neighbour_and_for_bytes_of_a_round_for_anybody() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        outbox.post(ANN, "state", [b"bulk 1"], bulk=True)
+        outbox.post(ANN, "state", [b"bulk 2"], bulk=True)
+        outbox.post(ANN, "statement", [b"vote"])
+        outbox.post(BOB, "parts", [b"parts"])
+        await asyncio.sleep(0.05)
+        wire.open.set()
+        await _soon(outbox)
+        ann = [data for to, data in wire.sent if to == ANN]
+        assert ann == [b"vote", b"bulk 1", b"bulk 2"]
+        assert wire.sent.index((BOB, b"parts")) < wire.sent.index((ANN, b"bulk 1"))
+        await outbox.close()
+        assert outbox.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_bulk_is_held_back_for_a_while_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.1)
+
+    class Stuck(Wire):
+        async def send(self, to: PeerId, kind: str, payload: Sequence[Buffer]) -> None:
+            if to == BOB:
+                await asyncio.sleep(3600)
+            await super().send(to, kind, payload)
+
+    async def scenario() -> None:
+        wire = Stuck()
+        wire.open.set()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        outbox.post(BOB, "results", [b"results"])
+        began = asyncio.get_running_loop().time()
+        for data in (b"one", b"two"):
+            outbox.post(ANN, "state", [data], bulk=True)
+        await outbox._lines[ANN].idle.wait()
+        assert asyncio.get_running_loop().time() - began >= 0.2, "each of them"
+        await outbox.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
+
+
+def test_bulk_for_one_neighbour_is_bounded_and_never_costs_it_its_stream() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        for number in range(100):
+            outbox.post(ANN, "state", [bytes([number]) * KIB], bulk=True)
+        assert outbox.waiting <= module.BULK_FRAMES * KIB and not wire.reopened
+        wire.open.set()
+        await _soon(outbox)
+        assert len(wire.sent) == module.BULK_FRAMES
+        await outbox.close()
+
+    asyncio.run(scenario())

@@ -56,7 +56,8 @@ class Peer:
         home.create()
         key.save(home.key)
         board: Any = Board(key.peer)
-        options = UpOptions(home=home.root, listen="127.0.0.1", join=tuple(each.address for each in peers[:1]))
+        options = UpOptions(home=home.root, listen="127.0.0.1")
+        self.seeds = [each.address for each in peers[:1]]
         members = frozenset(each.peer for each in KEYS)
         self.network = Network(options, home, RUN, key, board, members=lambda: members)
         self.outbox = Outbox(self.network.transport, limits)
@@ -99,7 +100,8 @@ async def swarm(folder: Path, count: int, limits: Limits | None = None) -> Async
             stack.push_async_callback(each.outbox.close)
             stack.push_async_callback(each.network.close)
             session: Any = each
-            await each.network.start(session)
+            await each.network.start(each.seeds)
+            await each.network.attach(session)
         await until(lambda: complete(peers), 30, peers[0].changed)
         for each in peers:
             each.told.clear()

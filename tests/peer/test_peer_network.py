@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from dht.limits import Gauge
 from dht.records import MAX_ADDRESSES, PeerRecord
+from dht.seeds import Seed
 from peer import status
 from peer.identity import Identity
-from peer.network import COMPLAIN_S, MAX_STRANGERS, Network, whom_to_dial
+from peer.network import MAX_STRANGERS, Network, whom_to_dial
 from peer.options import UpOptions
 from peer.paths import Home
+from peer.refusals import COMPLAIN_S
+from peer.status import to_json
 from protocols.ids import PeerId
 from tests.peer.live import home_of, murmur, small_run, until
 
@@ -43,6 +49,7 @@ class Board:
 
 def _network(folder: Path) -> Network:
     home = Home(folder / "home")
+    home.create()
     initial = status.Status(
         version="0.1.0",
         protocol=1,
@@ -85,36 +92,82 @@ def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) 
     assert not any("127.0.0.1" in each for each in told)
 
 
-def test_what_was_refused_shows_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_shows_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network, now = _network(tmp_path), 1000.0
-    monkeypatch.setattr("peer.network.time.monotonic", lambda: now)
+    monkeypatch.setattr("peer.refusals.time.monotonic", lambda: now)
+    gauge = Gauge("visits", 3, "visits of peers that came too often")
+    network.refusals.watch(lambda: [gauge])
 
     def shown() -> list[str]:
-        network._tell_refusals()
+        network.refusals.tell()
         return [warning.text for warning in network._reporter.status.warnings if warning.code == "refused"]
 
     assert shown() == []
-    network.transport.hang_ups = 2
-    (text,) = shown()
-    assert "2 streams were closed because their peers broke the protocol, 0 streams" in text
-    network.transport.hang_ups = 7
-    assert shown() == [text]
+    assert [gauge.enter() for _ in range(5)] == [True] * 3 + [False] * 2
+    assert shown() == ["refused since the start: 2 visits of peers that came too often"]
+    assert to_json(network._reporter.status)["limits"]["visits"] == {"limit": 3, "in_use": 3, "refused": 2}
+    assert {"streams", "handshakes_peer", "penalised", "records"} <= network._reporter.status.limits.keys()
+    gauge.refused = 7
+    assert shown() == ["refused since the start: 2 visits of peers that came too often"], "once a minute"
     now += COMPLAIN_S
-    (later,) = shown()
-    assert "7 streams were closed" in later
+    assert shown() == ["refused since the start: 7 visits of peers that came too often"]
+    now += COMPLAIN_S
+    assert shown() == [], "nothing was refused for a minute"
+
+
+def _seed(number: int, state: Literal["ok", "failed"], offset_s: float | None = None) -> Seed:
+    peer = Identity.from_seed(bytes([number]) * 32).peer
+    return Seed(f"/ip4/203.0.113.{number}/tcp/4001/p2p/{peer}", state, None, None, offset_s)
+
+
+def test_a_seed_with_another_clock_is_a_warning_until_it_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, seeds = _network(tmp_path), [_seed(1, "failed", -7.25), _seed(2, "failed", 4.0), _seed(3, "ok")]
+    monkeypatch.setattr(network._directory, "seeds", lambda: seeds)
+
+    def warnings() -> dict[str, str]:
+        network._tell_seeds()
+        return {each.code: each.text for each in network._reporter.status.warnings}
+
+    assert "7.2 s apart" in warnings()["clock"]
+    assert len(network._reporter.status.seeds) == 3
+    seeds[:2] = [_seed(1, "ok"), _seed(2, "ok")]
+    assert warnings() == {}
+
+
+def test_who_may_have_blobs_is_asked_where_it_can_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, seeds = _network(tmp_path), [_seed(1, "ok"), _seed(2, "failed")]
+    monkeypatch.setattr(network._directory, "seeds", lambda: seeds)
+    near, far, mute = (Identity.from_seed(bytes([number]) * 32).peer for number in (4, 5, 6))
+    monkeypatch.setattr(network.transport, "neighbours", lambda: frozenset({near}))
+    known = [replace(_record(peer), addresses=(f"/ip4/10.0.0.1/tcp/1/p2p/{peer}",)) for peer in (near, far, mute)]
+    network._records = {PeerId(each.peer): each for each in known}
+    network._records[far] = replace(network._records[far], roles=("contributor", "blobs"))
+    assert network.providers("blobs") == {
+        near: known[0].addresses,
+        far: known[1].addresses,
+        PeerId(seeds[0].address.rpartition("/")[2]): (seeds[0].address,),
+    }
+    network._admits = lambda peer: peer == far
+    assert list(network.providers("blobs")) == [far]
 
 
 @pytest.mark.real
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("founders", [1, 2])
 def test_dead_entry_address_is_listed_with_its_error(tmp_path: Path, founders: int) -> None:
-    """Only who has other members to wait for is seeking; alone in its run a peer trains."""
+    """Only who has other members to wait for is seeking; alone in its run a peer trains.
+
+    It signs once its key's lease on any other machine must have ended, for nobody could be asked about that.
+    """
     run, keys = small_run(tmp_path, founders=founders)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     dead = f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.from_seed(bytes([9]) * 32).peer}"
     arguments = ("up", "--threads=1", "--listen=127.0.0.1", f"--run={run}", f"--join={dead}")
-    with murmur(home_of(tmp_path, keys[0]), *arguments) as live:
+    program = (sys.executable, "-m", "tests.peer.short_lease")
+    with murmur(home_of(tmp_path, keys[0]), *arguments, program=program) as live:
 
         def seed() -> dict[str, Any]:
             seeds = live.status().get("seeds", [])

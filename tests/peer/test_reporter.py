@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from peer import status as st
 from peer.identity import Identity
 from peer.reporter import Reporter
+from peer.screen import screen
+from peer.training import WindowResult
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash, short
 from protocols.messages import Seal
 from protocols.round.chain import Head
-from protocols.round.effects import Final, Record, Sealed
+from protocols.round.effects import Final, Record, Sealed, Syncing
 from protocols.table import LOST, STANDING, STRIKE, Member, Table
 from tests.peer.test_state import SCOPE, VALUES, chain, store
 
@@ -81,7 +83,8 @@ class Desk:
         self.store = store(folder)
         folder.mkdir(exist_ok=True)
         initial = st.Status(version="1", protocol=1, peer=ME.peer, since=0.0)
-        self.reporter = Reporter(initial, self.store, limits=limits, as_json=False, shakespeare=False)
+        self.reporter = Reporter(initial, as_json=False)
+        self.reporter.serve(self.store, limits=limits, shakespeare=False)
         self.reporter.apply(st.Loaded(VALUES, "ab", last_sealed=2))
         self.reporter.begin(head(2, members or table()))
 
@@ -116,6 +119,20 @@ def test_a_void_round_says_why_and_counts_as_none(tmp_path: Path, capsys: pytest
     entry = list(desk.store.rounds())[-1]
     assert (entry["void"], entry["reason"], entry["synced"]) == (True, "no commit reached a third", False)
     assert not desk.take(sealed(5)), "two rounds that came to something"
+
+
+def test_rounds_that_are_caught_up_with_share_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(tmp_path)
+    for number in (3, 4, 5):
+        desk.take(sealed(number, verdict="late", weights={}))
+    assert capsys.readouterr().out == ""
+    desk.reporter.on_window(WindowResult(chain()[0].drift, 5, 100, 2.25, 2.25, 1.0))
+    desk.take(sealed(6))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  syncing    caught up with rounds 3 to 5, which were made before this peer came"
+    assert lines[1].split()[:4] == ["round", "6", "loss", "2.250"]
+    desk.take(sealed(7, verdict="late", weights={}))
+    assert "late" in capsys.readouterr().out, "that one it could have been in"
 
 
 def test_the_run_ends_by_the_heads_number_void_or_not(tmp_path: Path) -> None:
@@ -191,6 +208,49 @@ def test_a_full_disk_is_a_warning_until_it_takes_everything(tmp_path: Path, monk
     assert desk.take(sealed(4))
     desk.reporter.on_disk(None)
     assert desk.warnings == {}
+
+
+def test_who_catches_up_measures_nothing_before_it_has_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk(tmp_path)
+    for number in (3, 4):
+        desk.take(sealed(number, verdict="late", weights={}))
+    assert "held-out" not in capsys.readouterr().out
+    desk.reporter.on_window(WindowResult(chain()[0].drift, 1, 10, 2.0, 2.0, 100.0))
+    desk.take(sealed(5, verdict="late", weights={}))
+    assert "held-out 2.500" in capsys.readouterr().out
+
+
+def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(tmp_path)
+    desk.reporter.tell_seeking("nobody of the run answers yet, trying 3 addresses")
+    now = desk.reporter.status
+    assert (now.state, now.reason.code) == ("seeking", "no_peers")
+    desk.reporter.tell_syncing("1 of 38 files, 0.1 of 5.4 MB, from 2 peers")
+    desk.reporter.tell_syncing("2 of 38 files, 0.3 of 5.4 MB, from 2 peers")
+    now = desk.reporter.status
+    assert (now.state, now.reason.code, now.reason.text[:12]) == ("syncing", "none", "2 of 38 file")
+    assert "syncing (2 of 38 files, 0.3 of 5.4 MB, from 2 peers)" in screen(st.to_json(now))
+    assert capsys.readouterr().out.splitlines() == [
+        "  seeking    nobody of the run answers yet, trying 3 addresses",
+        "  syncing    1 of 38 files, 0.1 of 5.4 MB, from 2 peers",
+    ], "a line for a person only now and then"
+    for effect, text in (
+        (Syncing(1, 3, 2, None), "the run's state: 1 of 3 MiB, from 2 peers"),
+        (Syncing(1, 3, 0, 4), "the run's state: 1 of 3 MiB; place 4 in a queue"),
+        (Syncing(1, 3, 0, None), "the run's state: 1 of 3 MiB; nobody serves it just now"),
+        (Syncing(3, 3, 1, None), ""),
+    ):
+        desk.reporter.on_effect(effect)
+        assert desk.reporter.syncing == text
+    desk.reporter.on_effect(Syncing(1, 3, 1, None))
+    assert desk.reporter.syncing == "the run's state: 1 of 3 MiB, from 1 peer"
+    desk.take(sealed(9, synced=True))
+    assert desk.reporter.syncing == ""
+    desk.reporter.enter("stopping")
+    desk.reporter.tell_seeking("again")
+    assert desk.reporter.status.state == "stopping", "whoever ends does nothing else any more"
 
 
 def test_json_lines_tell_void_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from protocols.ids import Hash, PeerId
 from protocols.messages import Vote
 from protocols.outer import state_root
 from protocols.round.chain import seal_zero
-from protocols.round.effects import Final, Phase, Sealed, Setting, Train, Trouble, Votes, Window
+from protocols.round.effects import Final, Phase, Sealed, Setting, Told, Train, Trouble, Window
 from protocols.round.machine import Machine
 from protocols.statements import Scope
 from tests.peer.stage import ME, OTHER, Watcher, play
@@ -144,7 +144,7 @@ def test_work_that_fails_ends_the_session_and_nothing_is_signed(tmp_path: Path) 
 @pytest.mark.parametrize("where", ["effect", "sealed"])
 def test_what_the_observer_raises_ends_the_session(tmp_path: Path, where: str) -> None:
     class Clumsy(Watcher):
-        def on_effect(self, effect: Phase | Final | Votes | Trouble) -> None:
+        def on_effect(self, effect: Told) -> None:
             if where == "effect" and isinstance(effect, Phase) and effect.name == "commit":
                 raise KeyError("clumsy")
 

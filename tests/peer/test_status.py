@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer import status as st_
+from peer.histories import Histories, History
 from peer.screen import screen
 
 START = st_.Status(version="0.1.0", protocol=1, peer="12D3", since=5.0)
@@ -27,7 +28,9 @@ CONTRACT = json.loads("""
  "verdicts":[{"round":0,"verdict":"pending","code":"","text":"","weight":null,"score":null}],
  "traffic":{"sent":0,"received":0,"month":0,"cap":null},
  "processes":{"daemon":{"pid":0,"rss":0},"p2pd":{"pid":0,"rss":0,"restarts":0},"trainer":{"pid":null,"rss":null,"restarts":0}},
- "warnings":[{"code":"","text":"","remedy":""}]}
+ "limits":{},
+ "warnings":[{"code":"","text":"","remedy":""}],
+ "histories":[{"head":"hex","round":0,"view":0,"weight":0,"fork":"hex","since":0,"own":false}]}
 """)
 
 EVENTS: list[st_.Event] = [
@@ -46,6 +49,7 @@ EVENTS: list[st_.Event] = [
     st_.Verdict(3, "accepted", weight=0.25),
     st_.Traffic(10, 20, 30, None),
     st_.Processes(st_.Daemon(1, 2), st_.Child(3, 4), st_.Child(5, 6, 1)),
+    Histories((History("ab", 9, 12, 0.75, "cd", 3, own=True), History("ef", 8, 14, 1.0, "cd", 3, own=False))),
     st_.Warned("few", "two peers tolerate no liar", "invite two more"),
     st_.Cleared("few"),
 ]

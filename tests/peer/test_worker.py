@@ -18,7 +18,7 @@ import pytest
 from peer import corpus
 from peer.data import Corpus, Shard
 from peer.learner import Learner
-from peer.models import initial_vector, parameter_count
+from peer.models import initial_vector
 from peer.slots import Slots
 from peer.training import DataConfig, TrainConfig, Window
 from peer.worker import TrainerLost, Worker
@@ -204,15 +204,34 @@ def test_the_trainer_ends_when_its_daemon_is_killed() -> None:
 
 def test_the_end_of_the_channel_alone_ends_the_trainer() -> None:
     ours, theirs = socket.socketpair()
-    slots = Slots.create(parameter_count("nano", 32))
-    fds = (theirs.fileno(), slots.fd)
+    give, take = socket.socketpair()
+    fds = (theirs.fileno(), take.fileno())
     given = ["--channel", str(fds[0]), "--slots", str(fds[1]), "--threads", "1", "--parent", str(os.getpid())]
     command = [sys.executable, "-m", "peer.trainer", *given]
     with subprocess.Popen(command, pass_fds=fds, cwd=ROOT) as trainer:
-        theirs.close()
-        slots.close()
-        ours.close()
-        assert trainer.wait(10) == 0
+        for each in (theirs, take, give, ours):
+            each.close()
+        assert trainer.wait(30) == 0
+
+
+def test_a_trainer_can_be_started_before_it_is_known_what_it_trains() -> None:
+    async def scenario() -> None:
+        worker = Worker(threads=1)
+        worker.prepare()
+        worker.prepare()
+        try:
+            await worker.start(CONFIG)
+            assert (await worker.train(START, WINDOW)).steps == 12
+            assert worker.restarts == 0
+        finally:
+            await worker.stop()
+        idle = Worker(threads=1)
+        idle.prepare()
+        async with asyncio.timeout(10):
+            await idle.stop()
+        assert idle.pid is None
+
+    asyncio.run(scenario())
 
 
 def test_slots_are_shared_and_outlive_their_file() -> None:

@@ -88,6 +88,7 @@ def read(
     view: int = VIEW + 1,
     by: Identity | None = None,
     open_: bool = True,
+    allowed: Sequence[str] = (),
     **fields: Any,
 ) -> Cast:
     """The roster of these statements, read as everybody does."""
@@ -95,7 +96,8 @@ def read(
         view, 0, of.seal, tuple(each.encode() for each in commits), tuple(each.encode() for each in readys), (), False
     )
     statement = say(by or turn(of, view), replace(body, **fields))
-    return read_roster(statement, SCOPE, of, parts=PARTS, open_=open_)
+    admitted = [PeerId(each) for each in allowed]
+    return read_roster(statement, SCOPE, of, parts=PARTS, open_=open_, allowed=admitted)
 
 
 def refused(of: Head, commits: Sequence[Statement], readys: Sequence[Statement], match: str, **options: Any) -> None:

@@ -14,21 +14,18 @@ from peer.identity import Identity
 from protocols import chain_payloads
 from protocols.canonical import pack
 from protocols.chain_payloads import (
-    MAX_CHUNKS,
     MAX_LINKS,
     MAX_LOCATOR,
-    MAX_WANTED,
     AskChain,
     ChainReply,
     Link,
-    StateChunk,
-    WantState,
 )
 from protocols.errors import RemoteError
 from protocols.frames import PAYLOAD_LIMITS
 from protocols.ids import Hash, peer_id
 from protocols.messages import MAX_VIEW, MAX_VOTERS, Ready, Seal, Vote
 from protocols.outer import CHUNK_BYTES
+from protocols.state_payloads import MAX_CHUNKS, MAX_WANTED, StateChunk, WantState
 from protocols.statements import Scope, Statement
 from protocols.table import STANDING, Member, Table
 
@@ -99,11 +96,13 @@ def test_garbage_is_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"locator": [ZERO] * (MAX_LOCATOR + 1)},
-        {"locator": [b"short"]},
-        {"locator": [[ZERO]]},
-        {"locator": {}},
-        {"locator": [], "more": 1},
+        {"locator": [ZERO] * (MAX_LOCATOR + 1), "show": False},
+        {"locator": [b"short"], "show": False},
+        {"locator": [[ZERO]], "show": False},
+        {"locator": {}, "show": False},
+        {"locator": [], "show": 1},
+        {"locator": [], "show": True, "more": 1},
+        {"locator": []},
         {},
     ],
 )
@@ -211,6 +210,16 @@ def test_a_reply_is_cut_where_the_frame_ends(monkeypatch: pytest.MonkeyPatch) ->
     assert len(cut.encode()) <= size
 
 
+def test_a_reply_is_no_more_than_can_be_checked_at_once() -> None:
+    """By signatures and by rows; a single link, which cannot be divided, may be more."""
+    wide = replace(LINKS[0], table=table(1200))
+    assert len(ChainReply.fitting(ZERO, [wide] * 4).links) == 2, "200 signatures' worth of rows each, and 5 signatures"
+    voted = replace(LINKS[0], votes=LINKS[0].votes * 24)
+    assert len(ChainReply.fitting(ZERO, [voted] * 8).links) == 4, "97 signatures each"
+    refused(lambda: read(ChainReply(ZERO, (voted,) * 5).encode()), "too much to check at once")
+    assert len(read(ChainReply(ZERO, (replace(voted, final=LINKS[1].final * 48),)).encode()).links) == 1
+
+
 def test_the_largest_link_fits_a_frame() -> None:
     crowd = Table({each: replace(row, state="x" * 16) for each, row in table(4096).members.items()})
     vote = stated(KEYS[0], Vote(MAX_VIEW, ZERO))
@@ -268,4 +277,4 @@ def test_the_largest_chunk_fits_and_a_larger_or_empty_one_does_not() -> None:
     refused(lambda: chunk(joined(replace(largest, data=b""))), "0 bytes")
     refused(lambda: chunk(joined(replace(largest, path=(ZERO,) * 33))), "malformed state")
     refused(lambda: chunk(joined(replace(largest, index=MAX_CHUNKS))), "index is not")
-    refused(lambda: chunk(b"\xff" * 100), "at most")
+    refused(lambda: chunk(b"\xff" * 100), "cut short")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.round.forks import prefer
-from protocols.round.links import Branch, Chain, walk
+from protocols.round.links import Chain
+from protocols.round.walking import Branch, walk
 from protocols.table import LOST, Table
 from tests.protocols.chains import PEERS, SCOPE, SIX, child, grown, link, readys, table_of, zero
 

@@ -47,6 +47,27 @@ def test_of_each_signer_the_highest_views_stay(said: list[tuple[int, int]]) -> N
     assert len(store) == len(held)
 
 
+def test_what_is_needed_now_stays_whatever_is_said_of_later_views() -> None:
+    """Whoever is 30 rounds behind hears of every round that is made meanwhile."""
+    store, peer = Ballots(), KEYS[0].peer
+    for view in range(100, 120):
+        if store.has_room(view, peer):
+            store.add(view, vote(0, view))
+    for view in (70, 71):
+        assert not store.has_room(view, peer) and store.has_room(view, peer, needed=True)
+        store.add(view, vote(0, view), needed=True)
+    for view in range(120, 140):
+        if store.has_room(view, peer):
+            store.add(view, vote(0, view))
+    assert peer in store.in_view(70) and peer in store.in_view(71)
+    assert len(store) == VIEWS_KEPT
+    for view in range(20, 60):
+        store.add(view, vote(0, view), needed=True)
+        assert len(store) == VIEWS_KEPT
+    store.forget(200, genesis([peer], HEAD))
+    assert len(store) == 0 and store.has_room(1, peer)
+
+
 def test_what_is_over_goes_and_so_does_who_votes_no_more() -> None:
     store = Ballots()
     for number in range(4):

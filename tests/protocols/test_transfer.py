@@ -20,8 +20,8 @@ from protocols.round.transfer import Download, Snapshot
 from protocols.statements import Scope
 
 if TYPE_CHECKING:
-    from protocols.chain_payloads import StateChunk
     from protocols.round.effects import Vector
+    from protocols.state_payloads import StateChunk
 
 SCOPE = Scope(b"r" * 32, "model")
 ZERO = Hash(b"0" * 32)

@@ -28,6 +28,7 @@ from tests.swarm.judge import IdealScope, Judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from protocols.round.links import Image
     from protocols.statements import Statement
 
 PART = 8
@@ -67,6 +68,8 @@ class Node:
     training: Train | None = None
     journal: dict[tuple[str, bytes], Statement] = field(default_factory=dict)
     saved: Sealed | None = None
+    past: Image | None = None
+    """What its disk has of the chain, as of ``saved``."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class Arena:
         signed = max(
             (cast("Ready", each.body).view for (kind, _), each in node.journal.items() if kind == "ready"), default=0
         )
-        node.machine = self._machine(node.peer, saved, signed)
+        node.machine = self._machine(node.peer, saved, signed, node.past)
         node.inbox.clear()
         node.had.clear()
         node.said.clear()
@@ -219,11 +222,16 @@ class Arena:
 
     # --- one machine --------------------------------------------------------------------------------
 
-    def _machine(self, peer: PeerId, saved: Sealed | None = None, signed: int = 0) -> Machine:
+    def _machine(
+        self, peer: PeerId, saved: Sealed | None = None, signed: int = 0, past: Image | None = None
+    ) -> Machine:
         head = saved.head if saved else self.anchor
         params, momentum = (saved.params, saved.momentum) if saved else self.state
         state = params.copy(), momentum.copy()
-        return Machine(self.scope, peer, SETTING, head, state, signed_view=signed, ages=saved.ages if saved else ())
+        ages = saved.ages if saved else ()
+        return Machine(
+            self.scope, peer, SETTING, head, state, signed_view=signed, ages=ages, past=past, zero=self.anchor
+        )
 
     def _wake(self, node: Node) -> None:
         drift = node.saved.drift if node.saved else None
@@ -280,7 +288,7 @@ class Arena:
         node.had.clear()
         node.said.clear()
         if node.honest:
-            node.saved = effect
+            node.saved, node.past = effect, node.machine.chain
             if effect.record.synced and (final := node.machine._ctx.chain.final) is not None:
                 self.judge.final(final.seal)  # shown by somebody, and never left from now on
             self.judge.adopted(head)

@@ -13,7 +13,7 @@ from protocols.chain_payloads import ChainReply, Link
 from protocols.ids import Hash, PeerId
 from protocols.messages import Ready, Seal, Vote
 from protocols.payloads import Digest
-from protocols.round import links
+from protocols.round import links, walking
 from protocols.round.forks import prefer
 from protocols.round.roster import SHRINK_AFTER
 from protocols.table import STANDING, Member, Table
@@ -116,6 +116,9 @@ def _shown(arena: Arena, victim: Node, members: Table, view: int) -> Hash:
         arena.hand(victim, lambda now: victim.machine.payload(liar, "digest", digest, now))
     chain = ChainReply.fitting(anchor.seal, [link]).encode()
     arena.hand(victim, lambda now: victim.machine.payload(liar, "chain", chain, now))
+    heard = arena.time
+    while victim.machine.head.seal != name and arena.time < heard + 15.0:
+        arena.wait([victim])  # it has asked others too, who do not answer
     return name
 
 
@@ -155,5 +158,5 @@ def test_a_final_seal_is_not_left_for_an_older_one_with_more_votes() -> None:
     honest, liars = ten[:6], ten[6:8]
     older = chains.child(start, [*honest[:5], *liars], view=1, salt=b"older")
     newer = chains.child(start, [*honest[1:5], *liars], view=2, salt=b"newer")
-    assert links.is_final(newer, chains.readys(newer, [*honest[:5], *liars]))
-    assert not prefer(links.Branch((newer,)), links.Branch((older,)), start)
+    assert walking.is_final(newer, chains.readys(newer, [*honest[:5], *liars]))
+    assert not prefer(walking.Branch((newer,)), walking.Branch((older,)), start)

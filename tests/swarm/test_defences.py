@@ -15,10 +15,10 @@ import pytest
 
 from peer.virtual import Faults, Kill, Outcome, Violation, World
 from protocols.round import (
+    dispatch,
     exchanging,
     gathering,
     gossip,
-    machine,
     reducing,
     rostering,
     settling,
@@ -63,7 +63,7 @@ def deaf(*names: str) -> Switch:
         for module in (views, gathering, rostering, exchanging, reducing):
             patch.setattr(module, "is_gone", lambda *_: False)
         for name in names:
-            patch.setitem(machine._TIMERS, name, idle)
+            patch.setitem(dispatch.TIMERS, name, idle)
 
     return off
 

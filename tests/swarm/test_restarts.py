@@ -13,6 +13,7 @@ from protocols.ids import Hash, digest
 from protocols.messages import Commit
 from protocols.payloads import Want
 from protocols.round.effects import Push, Sign, Train, Trouble, Window, Work
+from protocols.round.serving import REPLAY_S, REPLAYERS
 from tests.swarm.crowd import (
     SCOPE,
     Outcome,
@@ -184,17 +185,26 @@ def _is_vote(frame: object) -> bool:
     return getattr(body, "kind", "") == "vote"
 
 
-def test_results_are_served_to_members_only_and_not_without_end() -> None:
+def test_results_are_served_to_members_and_to_some_strangers_and_not_without_end() -> None:
     made = run(4).world
     machine = next(iter(made.peers.values())).machine
     core = machine._ctx.history[-1].results.core  # type: ignore[union-attr]
     asker, stranger = identities(9)[1].peer, identities(9)[8].peer
     want = Want(core, (0, 1)).encode()
-    assert machine.payload(stranger, "want", want, 100.0) == []
-    answers = [machine.payload(asker, "want", want, 100.0) for _ in range(20)]
-    served = [sum(isinstance(each, Push) and each.kind == "results" for each in answer) for answer in answers]
-    assert served[0] > 0
-    assert served == [served[0]] * 12 + [0] * 8
+
+    def served(peer: PeerId, times: int) -> list[int]:
+        answers = [machine.payload(peer, "want", want, 100.0) for _ in range(times)]
+        member = peer != stranger
+        assert all(isinstance(each, Push) and each.bulk != member for answer in answers for each in answer)
+        return [len(answer) for answer in answers]
+
+    once = served(asker, 20)
+    assert once[0] > 0
+    assert once == [once[0]] * 12 + [0] * 8
+    assert served(stranger, 8) == [once[0]] * 6 + [0] * 2
+    others = [each.peer for each in identities(9 + 2 * REPLAYERS)[9:]]
+    assert sum(bool(machine.payload(each, "want", want, 101.0)) for each in others) == REPLAYERS - 1
+    assert machine.payload(others[-1], "want", want, 101.0 + 2 * REPLAY_S), "when others have not asked for long"
     unknown = Want(LOST, (0, 1)).encode()
     assert machine.payload(asker, "want", unknown, 100.0) == []
 

@@ -79,6 +79,25 @@ def test_a_sound_swarm_passes_every_check_of_the_contract() -> None:
     assert all(set(check) == {"name", "ok", "detail"} and check["detail"] == "" for check in found)
 
 
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({}, None),
+        ({"seconds": None, "contributed": None}, "peer 3: first contribution after None s"),
+        ({"seconds": 121.0}, "peer 3: first contribution after 121.0 s"),
+        ({"momentum": False}, "peer 3: no outer momentum"),
+    ],
+)
+def test_who_joins_must_have_the_state_and_be_of_use(changes: dict[str, Any], detail: str | None) -> None:
+    made = outcome()
+    assert "joiners_contribute" not in [check["name"] for check in report.checks(made)]
+    made.peers[3]["joined"] = {
+        "by": "invitation", "at": 1, "contributed": 2, "seconds": 30.0, "momentum": True, **changes
+    }  # fmt: skip
+    (check,) = [check for check in report.checks(made) if check["name"] == "joiners_contribute"]
+    assert (check["ok"], check["detail"]) == (detail is None, detail or "")
+
+
 def _log(made: Outcome, peer: str, number: int) -> dict[str, Any]:
     return made.logs[peer][number]  # type: ignore[return-value]
 

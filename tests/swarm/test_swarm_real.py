@@ -169,7 +169,9 @@ def test_who_joins_later_ends_with_the_same_bits(tmp_path: Path, temporary: dict
     newcomer, last = document["peers"][3], document["rounds"][-1]
     assert document["config"]["join_at"] == [3]
     assert (newcomer["killed"], newcomer["exit_code"]) == (None, 0)
-    assert 3 <= newcomer["first_round"] <= newcomer["last_round"]
+    joined = newcomer["joined"]
+    assert (joined["by"], joined["at"], joined["momentum"]) == ("invitation", 3, True)
+    assert 3 < joined["contributed"] <= newcomer["last_round"] and joined["seconds"] < 120
     assert len(last["state_hashes"]) == 4
     assert len(set(last["state_hashes"].values())) == 1
     assert any(newcomer["id"] in each["contributors"] for each in document["rounds"][1:]), "it took part"

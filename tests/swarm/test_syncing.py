@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from protocols.chain_payloads import ChainReply, StateChunk
+from protocols.chain_payloads import ChainReply
 from protocols.round import settling
+from protocols.state_payloads import StateChunk
 from tests.swarm.crowd import SCOPE, body_of, lying, trains, until, world
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def behind(monkeypatch: pytest.MonkeyPatch, bend: object = None, liars: int = 1) -> tuple[World, VirtualPeer]:
     """Four peers, one of whom was cut off for more rounds than are kept; ``bend``: what some donors make of a reply."""
-    monkeypatch.setattr(settling, "HISTORY", 1)
+    monkeypatch.setattr(settling, "HISTORY", 3)
     made = world(4, 99, trainer=trains(999))
     cut = made.peers[list(made.peers)[0]]
     if bend is not None:

@@ -21,6 +21,7 @@ from tests.swarm.crowd import (
     losing,
     run,
     settle,
+    signed_kinds,
     spoken,
     stand_in,
     trains,
@@ -64,6 +65,21 @@ def test_a_coordinator_that_dies_costs_a_view_and_no_work(phase: str, silent: bo
         assert all(first.record.weights[each] > 0 for each in rest)
         assert (victim in first.record.contributors) == (phase not in {"train", "commit"})
         assert not peer.sealed[-1].drift.any(), "everything that was trained is sealed"
+
+
+def test_nobody_votes_below_a_ready_that_its_key_signed_on_another_machine() -> None:
+    """It comes from a neighbour while the first view is under way: the others seal that view, and this one looks on."""
+    made = world(4, 2)
+    key = next(each for each in identities(4) if each.peer != turn_of(4, 1))
+    peer = made.peers[key.peer]
+    made.begin()
+    until(made, lambda: peer.machine.waiting()[0] == "exchange")
+    elsewhere = Ready(3, peer.machine.head.seal, 0, (), b"", 0, ())
+    peer.machine.receive(SCOPE.state(key.peer, elsewhere, key.sign), turn_of(4, 1), made.clock.now)
+    until(made, lambda: made.done)
+    assert all("vote" in signed_kinds(each, 1) for each in survivors(made, key.peer))
+    assert not {"vote"} & {*signed_kinds(peer, 1), *signed_kinds(peer, 2)}
+    assert peer.sealed[-1].head.seal == made.newest().seal
 
 
 def test_a_view_in_vain_is_a_strike_for_whoever_had_it() -> None:

@@ -1,0 +1,106 @@
+"""Which phase of a round deals with which statement, frame and timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..chain_payloads import AskChain, ChainReply
+from ..errors import RemoteError
+from ..ids import PeerId
+from ..messages import Body, Commit, Freeze, Gram, Ready, Result, Roster, Seal, Vote
+from ..payloads import Digest, Have, Pieces, Want
+from ..state_payloads import LeaveState, StateChunk, StateQueue, WantState
+from ..statements import Statement
+from . import (
+    donating,
+    exchanging,
+    filling,
+    gathering,
+    gossip,
+    histories,
+    loading,
+    reducing,
+    rostering,
+    serving,
+    syncing,
+    views,
+    voting,
+)
+from .context import Context
+
+Handler = Callable[[Context, Statement, PeerId | None, float], bool]
+
+HANDLERS: Mapping[type[Body], Handler] = {
+    Commit: gathering.on_commit,
+    Ready: views.on_ready,
+    Roster: rostering.on_roster,
+    Gram: exchanging.on_gram,
+    Freeze: exchanging.on_freeze,
+    Result: reducing.on_result,
+    Seal: voting.on_seal,
+    Vote: voting.on_vote,
+}
+
+TIMERS: Mapping[str, Callable[[Context, float], None]] = {
+    "grace": gathering.on_grace,
+    "view": views.give_up,
+    "propose": lambda ctx, now: rostering.try_roster(ctx, now, settled=True),
+    "shrink": rostering.try_shrink,
+    "gone": views.on_gone,
+    "chase": serving.chase,
+    "digest": gossip.beat,
+    "sync": loading.beat,
+    "donate": donating.beat,
+    "opinions": syncing.on_opinions,
+    "fill": filling.beat,
+    "rivals": histories.show_rivals,
+    # At these times ``_step`` finds that it need not wait any longer.
+    "gram": lambda ctx, now: None,
+    "grams": lambda ctx, now: None,
+    "results": lambda ctx, now: None,
+}
+
+_WORK = ("parts", "results", "want")
+"""Frames of a round in flight."""
+PATIENT = ("opinions", "sync", "digest", "gone", "fill", "donate")
+"""Timers of a peer that takes no part in rounds yet."""
+_STATE: Mapping[str, Callable[[Context, PeerId, bytes, float], None]] = {
+    "want-state": lambda ctx, sender, raw, now: donating.on_want_state(
+        ctx, sender, WantState.decode(raw, sender=sender), now
+    ),
+    "leave-state": lambda ctx, sender, raw, now: donating.on_leave_state(
+        ctx, sender, LeaveState.decode(raw, sender=sender), now
+    ),
+    "state-queue": lambda ctx, sender, raw, now: loading.on_queue(
+        ctx, sender, StateQueue.decode(raw, sender=sender), now
+    ),
+    "state": lambda ctx, sender, raw, now: syncing.on_state(ctx, sender, StateChunk.decode(raw, sender=sender), now),
+}
+
+
+def on_frame(ctx: Context, sender: PeerId, kind: str, payload: bytes, now: float) -> None:
+    """Any unsigned frame from ``sender``; raises RemoteError naming it."""
+    if ctx.waits and kind in _WORK:
+        return
+    if kind == "parts":
+        exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
+    elif kind == "results":
+        sizes = ctx.result_sizes
+        frame = ctx.scope.shared(("results", payload), lambda: Pieces.decode(payload, sizes, sender=sender))
+        reducing.on_results(ctx, sender, frame, now)
+    elif kind == "want":
+        serving.on_want(ctx, sender, Want.decode(payload, sender=sender), now)
+    elif kind == "digest":
+        gossip.on_digest(ctx, sender, Digest.decode(payload, sender=sender), now)
+    elif kind == "have":
+        gossip.on_have(ctx, sender, Have.decode(payload, sender=sender), now)
+    elif kind == "ask-chain":
+        syncing.on_ask_chain(ctx, sender, AskChain.decode(payload, sender=sender), now)
+    elif kind == "chain" and not syncing.awaits_chain(ctx, sender):
+        pass  # to read it costs hundreds of signatures
+    elif kind == "chain":
+        syncing.on_chain(ctx, sender, ChainReply.decode(payload, ctx.scope, sender=sender), now)
+    elif kind in _STATE:
+        _STATE[kind](ctx, sender, payload, now)
+    else:
+        raise RemoteError(sender, f"{kind} is not a frame of a round")
