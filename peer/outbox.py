@@ -111,6 +111,8 @@ class _Line:
     held: _Held
     first: deque[_Frame] = field(default_factory=deque)
     bulk: deque[_Frame] = field(default_factory=deque)
+    held_back: float | None = None
+    """Since when its bulk waits for rounds; what else is sent to it meanwhile does not matter."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Something came, or nothing holds bulk back any more."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -240,20 +242,21 @@ class Outbox:
 
     async def _next(self, line: _Line) -> _Frame:
         """The frame that is to be sent now, once there is one."""
-        loop, held = asyncio.get_running_loop(), None
+        loop = asyncio.get_running_loop()
         while True:
             line.wake.clear()
+            now = loop.time()
+            if line.bulk and line.held_back is None:
+                line.held_back = now
             if line.first:
                 return line.first.popleft()
-            if line.bulk:
-                now = loop.time()
-                held = held or now
+            if line.held_back is not None:
                 calm = self._flooded + QUIET_S
-                if not self._urgent and now >= calm:
-                    return line.bulk.popleft()
-                due = max(held, self._forced) + HOLD_S
-                if now >= due:
-                    self._forced = now
+                due = max(line.held_back, self._forced) + HOLD_S
+                at_rest = not self._urgent and now >= calm
+                if at_rest or now >= due:
+                    self._forced = self._forced if at_rest else now
+                    line.held_back = None
                     return line.bulk.popleft()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(due if self._urgent else min(due, calm)):

@@ -42,9 +42,9 @@ class Town:
         self.founders: list[Live] = []
         self.keys: list[Identity] = []
 
-    def begin(self, habits: Sequence[tuple[str, ...]], *, window_s: int = 0) -> None:
+    def begin(self, *habits: tuple[str, ...]) -> None:
         """Start a founder with each of these habits; all train until they have sealed round ``OLD``."""
-        run, self.keys = small_run(self.folder, founders=len(habits), steps=1, seconds=window_s, guests=True)
+        run, self.keys = small_run(self.folder, founders=len(habits), seconds=1, guests=True)
         for key, each in zip(self.keys, habits, strict=True):
             join = (f"--join={address(self.founders[0])}",) if self.founders else ()
             self.founders.append(self.start(key, each, f"--run={run}", *join))
@@ -101,7 +101,7 @@ def joined(town: Town, guest: Live) -> dict[str, Any]:
 
 
 def test_fc09_a_download_longer_than_three_rounds_is_done_once(town: Town) -> None:
-    town.begin([("--seconds=1",)] * 3, window_s=1)
+    town.begin(*[("--seconds=1",)] * 3)
     guest = town.come(town.founders[0])
     loaded = joined(town, guest)
     chunks = [index for _, index in town.came()]
@@ -113,7 +113,7 @@ def test_fc09_a_download_longer_than_three_rounds_is_done_once(town: Town) -> No
 
 
 def test_fc10_a_donor_that_is_killed_costs_what_was_under_way_from_it(town: Town) -> None:
-    town.begin([("--seconds=0.5",)] * 4)
+    town.begin(*[("--seconds=0.5",)] * 4)
     guest = town.come(town.founders[3])
     until(lambda: len(town.came()) >= 0.7 * CHUNKS or guest.process.poll() is not None, 60, "70 % are here")
     dead = town.keys[1].peer
@@ -130,7 +130,7 @@ def test_fc10_a_donor_that_is_killed_costs_what_was_under_way_from_it(town: Town
 
 
 def test_fc12_who_shows_a_far_round_and_who_gives_nan_are_named_and_change_nothing(town: Town) -> None:
-    town.begin([("--lie=chain",), ("--lie=state",), ("--seconds=0.3",)])
+    town.begin(("--lie=chain",), ("--lie=state",), ("--seconds=0.3",))
     far, nan, honest = (key.peer for key in town.keys)
     guest = town.come(town.founders[0])
     joined(town, guest)

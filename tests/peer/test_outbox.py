@@ -241,6 +241,26 @@ def test_bulk_is_held_back_for_a_while_and_not_for_ever(monkeypatch: pytest.Monk
     asyncio.run(asyncio.wait_for(scenario(), 5))
 
 
+def test_bulk_goes_out_although_statements_never_cease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.1)
+
+    async def scenario() -> None:
+        wire = Wire()
+        wire.open.set()
+        outbox = Outbox(wire)
+        outbox.connect(BOTH)
+        for data in (b"one", b"two"):
+            outbox.post(ANN, "state", [data], bulk=True)
+        while (ANN, b"two") not in wire.sent:
+            outbox.flood("statement", [b"vote"], None)
+            await asyncio.sleep(0.02)
+        votes = wire.sent[: wire.sent.index((ANN, b"two"))].count((ANN, b"vote"))
+        assert votes >= 5, "after 0.1 s each"
+        await outbox.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
+
+
 def test_bulk_for_one_neighbour_is_bounded_and_never_costs_it_its_stream() -> None:
     async def scenario() -> None:
         wire = Wire()
