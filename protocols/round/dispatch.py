@@ -64,6 +64,9 @@ _WORK = ("parts", "results", "want")
 """Frames of a round in flight."""
 PATIENT = ("opinions", "sync", "digest", "gone", "fill", "donate")
 """Timers of a peer that takes no part in rounds yet."""
+_QUESTIONS: Mapping[str, type[AskChain | WantState]] = {"ask-chain": AskChain, "want-state": WantState}
+EARLY = 32
+"""Questions of peers to whom no stream is open yet."""
 _STATE: Mapping[str, Callable[[Context, PeerId, bytes, float], None]] = {
     "want-state": lambda ctx, sender, raw, now: donating.on_want_state(
         ctx, sender, WantState.decode(raw, sender=sender), now
@@ -82,7 +85,9 @@ def on_frame(ctx: Context, sender: PeerId, kind: str, payload: bytes, now: float
     """Any unsigned frame from ``sender``; raises RemoteError naming it."""
     if ctx.waits and kind in _WORK:
         return
-    if kind == "parts":
+    if kind in _QUESTIONS and sender not in ctx.neighbours:
+        _note_early(ctx, sender, kind, payload)
+    elif kind == "parts":
         exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
     elif kind == "results":
         sizes = ctx.result_sizes
@@ -104,3 +109,18 @@ def on_frame(ctx: Context, sender: PeerId, kind: str, payload: bytes, now: float
         _STATE[kind](ctx, sender, payload, now)
     else:
         raise RemoteError(sender, f"{kind} is not a frame of a round")
+
+
+def answer_early(ctx: Context, peer: PeerId, now: float) -> None:
+    """A stream to ``peer`` opened: answer what it has asked since it opened its own."""
+    if peer in ctx.talk.early:
+        on_frame(ctx, peer, *ctx.talk.early.pop(peer), now)
+
+
+def _note_early(ctx: Context, sender: PeerId, kind: str, payload: bytes) -> None:
+    """Each end opens a stream of its own, and a newcomer asks as soon as its own is open. Raises RemoteError."""
+    _QUESTIONS[kind].decode(payload, sender=sender)
+    ctx.talk.early.pop(sender, None)
+    ctx.talk.early[sender] = kind, payload
+    while len(ctx.talk.early) > EARLY:
+        del ctx.talk.early[next(iter(ctx.talk.early))]

@@ -91,6 +91,8 @@ class Talk:
     """The head of each, as it said last."""
     replied: dict[PeerId, float] = field(default_factory=dict)
     """When each last got a chain."""
+    early: dict[PeerId, tuple[str, bytes]] = field(default_factory=dict)
+    """The last question (kind, payload) of each to whom no stream is open yet, so that no answer would reach it."""
 
     @property
     def _stores(self) -> tuple[dict[PeerId, Any], ...]:

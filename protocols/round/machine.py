@@ -29,7 +29,7 @@ from . import (
     voting,
 )
 from .context import Context
-from .dispatch import HANDLERS, PATIENT, TIMERS, on_frame
+from .dispatch import HANDLERS, PATIENT, TIMERS, answer_early, on_frame
 from .effects import Effect, History, Setting, Trouble, Vector, Window, Work
 from .links import Image, restored
 from .pool import STRANGERS, Pool
@@ -267,6 +267,7 @@ class Machine:
         ctx.talk.agreed.pop(peer, None)
         gossip.greet(ctx, peer)
         loading.go_on(ctx, now)
+        answer_early(ctx, peer, now)
         if ctx.trust.anchor is not None and ctx.sync is None:
             opinions.consider(ctx, (peer,), now)
         return ctx.take()

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from peer.models import initial_vector
 from peer.options import SwarmOptions
 from peer.settings import CELL, round_setting, train_config
+from peer.start_state import fresh_state
 from peer.state import StateStore
 from peer.swarm.launch import keys, local_manifest
 from peer.swarm.replay import HEADER, replay_check
@@ -44,9 +44,9 @@ def write(folder: Path) -> None:
         stores[peer].save_pending(effect.parent, effect.round, drift, [Leg(effect.parent, 25, 1000)])
         return Window(drift, 25, 1000)
 
-    params = initial_vector(config.size, config.context, config.seed)
+    state = fresh_state(config.size, config.context, config.seed)
     setting = round_setting(manifest, config.parameters)
-    plan = Plan(scope=scope, setting=setting, founders=identities, state=(params, params * 0), trainer=trainer)
+    plan = Plan(scope=scope, setting=setting, founders=identities, state=state, trainer=trainer)
     world = World(9, OPTIONS.peers, OPTIONS.rounds, plan=replace(plan, keep=0))
     world.run().require()
     proposals = [[sealed.head.proposal for sealed in world.peers[each.peer].sealed] for each in identities]

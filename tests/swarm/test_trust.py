@@ -7,13 +7,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols.chain_payloads import ChainReply, Link
+from protocols.chain_payloads import AskChain, ChainReply, Link
+from protocols.errors import RemoteError
 from protocols.ids import Hash, digest, peer_id
 from protocols.round import opinions
+from protocols.round.dispatch import EARLY
+from protocols.round.effects import Push
+from protocols.round.links import Image
+from protocols.round.machine import Machine
+from protocols.state_payloads import WantState
 from protocols.table import STANDING, Member, Table
 from tests.protocols import chains
 from tests.protocols.chains import FOUR, PEERS, child, grown, zero
-from tests.swarm.town import FOURTH, HONEST, LIAR, SIX_SECONDS, THIRD, Town, fork_of, ideal, other_table, shown_final
+from tests.swarm.town import (
+    FOURTH,
+    HONEST,
+    LIAR,
+    SETTING,
+    SIX_SECONDS,
+    STATE,
+    THIRD,
+    Town,
+    fork_of,
+    ideal,
+    other_table,
+    shown_final,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,3 +237,32 @@ def test_a_chain_whose_state_nobody_serves_makes_room_for_the_next_best(
     assert town.me._ctx.trust.chosen == unserved[-1].seal, "the longer one"
     town.run(40.0)
     assert town.me.head.seal == true[-1].seal
+
+
+# --- questions that come before there is a stream for the answer --------------------------------------
+
+
+def test_whoever_asks_before_a_stream_to_it_is_open_is_answered_once_it_is(scope: IdealScope) -> None:
+    """Each end opens a stream of its own: the first question of a newcomer comes before the donor's is open."""
+    start = zero()
+    true = grown(start, 12)
+    donor = Machine(scope, HONEST, SETTING, true[-1], STATE, past=Image((start, *true), ()))
+    donor.start(0.0)
+    asked = AskChain((start.seal,)).encode()
+    assert not donor.payload(LIAR, "ask-chain", asked, 0.0), "it would be lost"
+    answers = [each for each in donor.welcome(LIAR, 0.5) if isinstance(each, Push) and each.kind == "chain"]
+    assert [each.to for each in answers] == [LIAR]
+    assert ChainReply.decode(b"".join(answers[0].payload), scope, sender="test").links[-1].proposal == true[-1].proposal
+    donor.left(LIAR, 1.0)
+    assert not [each for each in donor.welcome(LIAR, 2.0) if isinstance(each, Push) and each.kind == "chain"], "once"
+
+
+def test_questions_that_wait_for_a_stream_are_checked_and_bounded(scope: IdealScope) -> None:
+    start = zero()
+    donor = Machine(scope, HONEST, SETTING, start, STATE)
+    donor.start(0.0)
+    with pytest.raises(RemoteError, match="malformed want-state"):
+        donor.payload(LIAR, "want-state", b"garbage", 0.0)
+    for peer in SYBILS:
+        donor.payload(peer, "want-state", WantState(start.seal, (0,)).encode(), 0.0)
+    assert list(donor._ctx.talk.early) == SYBILS[-EARLY:], "the newest ones"

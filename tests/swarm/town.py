@@ -84,6 +84,7 @@ class Town:
         image = Image((root, *heads), (), *(final or (None, ())))
         self.donors[peer] = Machine(self.scope, peer, SETTING, heads[-1], STATE, past=image)
         self.donors[peer].start(self.now)
+        self.donors[peer].welcome(self.me.me, self.now)
         if bend is not None:
             self.bends[peer] = bend
         self._mine(self.me.welcome(peer, self.now))
