@@ -103,7 +103,8 @@ def murmur(
     program: tuple[str, ...] = PROGRAM,
 ) -> Iterator[Live]:
     """Start ``murmur ARGUMENTS`` for a home; it is killed at the end if it still runs."""
-    streams = (home.parent / f"{home.name}.out", home.parent / f"{home.name}.err")
+    number = len(list(home.parent.glob(f"{home.name}.*.out")))  # a command beside its daemon has streams of its own
+    streams = (home.parent / f"{home.name}.{number}.out", home.parent / f"{home.name}.{number}.err")
     with streams[0].open("wb") as out, streams[1].open("wb") as err:
         process = subprocess.Popen(
             [*program, *arguments],

@@ -14,45 +14,12 @@ from pathlib import Path
 import pytest
 
 from peer import journal as module
-from peer.identity import Identity
-from peer.journal import COMPACT_BYTES, VIEWS_KEPT, Journal, SlotUsed, Withheld
+from peer.journal import COMPACT_BYTES, VIEWS_KEPT, SlotUsed
 from protocols.errors import EnvironmentFault
-from protocols.ids import Hash, digest
 from protocols.messages import Body, Commit, Leg, Ready, Result, Vote
-from protocols.statements import Scope, Statement
+from tests.peer.signing import SCOPE, name, open_journal, ready, result, signed, vote
 
 ROOT = Path(__file__).resolve().parents[2]
-ME = Identity.from_seed(bytes(31) + b"\x05")
-SCOPE = Scope(bytes(range(32)), "model")
-
-
-def name(label: object) -> Hash:
-    return digest(str(label).encode())
-
-
-def vote(view: int, seal: object = "seal") -> Vote:
-    return Vote(view, name(seal))
-
-
-def ready(view: int, *commits: str) -> Ready:
-    return Ready(view, name("head"), 0, tuple(name(each) for each in commits), b"", 0, ())
-
-
-def result(label: object, root: object = "root") -> Result:
-    return Result(name(label), (), name(root))
-
-
-def open_journal(path: Path) -> Journal:
-    return Journal(path, SCOPE, ME.peer, ME.sign)
-
-
-def signed(path: Path, *bodies: Body, round_number: int = 1) -> list[Statement]:
-    """What a journal opened afresh signs for these bodies."""
-    journal = open_journal(path)
-    try:
-        return [journal.sign(body, round_number) for body in bodies]
-    finally:
-        journal.close()
 
 
 def test_the_same_body_gives_the_same_bytes_and_another_one_the_older_statement(tmp_path: Path) -> None:
@@ -358,51 +325,3 @@ def test_a_place_that_cannot_be_written_is_one_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFault, match="cannot write the signing journal"):
         open_journal(tmp_path / "file" / "journal")
-
-
-def test_what_was_signed_elsewhere_is_kept_and_its_slot_not_signed_again(tmp_path: Path) -> None:
-    """The same key ran on another machine; a neighbour shows what it signed there (FC07)."""
-    path = tmp_path / "journal"
-    (elsewhere,) = signed(tmp_path / "other", ready(7, "a"))
-    journal = open_journal(path)
-    journal.note(elsewhere, 1)
-    size = path.stat().st_size
-    journal.note(elsewhere, 1)
-    assert path.stat().st_size == size, "once"
-    assert journal.sign(ready(7, "b"), 1).encode() == elsewhere.encode() and journal.signed_view == 7
-    journal.close()
-    assert signed(path, ready(7))[0].encode() == elsewhere.encode(), "after a restart, too"
-
-
-def test_no_vote_is_signed_below_a_ready_that_was_signed_elsewhere(tmp_path: Path) -> None:
-    """The ready promised it (protocol.md 5.4); what this machine had signed before is given out all the same."""
-    path = tmp_path / "journal"
-    (elsewhere,) = signed(tmp_path / "other", ready(7))
-    journal = open_journal(path)
-    before = journal.sign(vote(5), 1)
-    journal.note(elsewhere, 1)
-    size = path.stat().st_size
-    with pytest.raises(SlotUsed, match="another machine"):
-        journal.sign(vote(6), 1)
-    assert path.stat().st_size == size
-    assert journal.sign(vote(5), 1).encode() == before.encode()
-    assert journal.sign(vote(7), 1).body == vote(7)
-    journal.close()
-
-
-def test_nothing_new_is_signed_while_the_gate_is_shut_and_what_was_signed_is_given_out(tmp_path: Path) -> None:
-    journal = open_journal(tmp_path / "journal")
-    before = journal.sign(vote(3), 1)
-    size = (tmp_path / "journal").stat().st_size
-
-    def shut() -> None:
-        raise Withheld("another machine runs with this key", remedy="use each key on one machine")
-
-    journal.gate = shut
-    with pytest.raises(Withheld, match="another machine"):
-        journal.sign(vote(4), 1)
-    assert (tmp_path / "journal").stat().st_size == size
-    assert journal.sign(vote(3), 1).encode() == before.encode()
-    journal.gate = lambda: None
-    assert journal.sign(vote(4), 1).body == vote(4)
-    journal.close()
