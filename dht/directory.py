@@ -115,14 +115,14 @@ class Directory:
                 async with asyncio.timeout(self._timing.request_s):
                     await self._issue(replace(record, left=True))
 
-    async def close(self) -> None:
-        """End all tasks and the node."""
+    async def close(self, *, works: bool = True) -> None:
+        """End all tasks and the node; ``works``: whether there is a p2pd that answers, which is told."""
         if self._seeds is not None:
             await self._seeds.close()
         if self._refresher is not None:
             await end([self._refresher])
             self._refresher = None
-        await self._end_node()
+        await self._end_node(works=works)
 
     def seeds(self) -> list[Seed]:
         """Entry addresses and how they fare."""
@@ -210,12 +210,12 @@ class Directory:
             for storage in (self._node.protocol.storage, self._node.protocol.cache):
                 make_room(storage, DHTID.generate(source=key_of(self._run)), peer)
 
-    async def _end_node(self) -> None:
+    async def _end_node(self, *, works: bool = True) -> None:
         node, self._node = self._node, None
         if node is None:
             return
         node.is_alive = False
-        if self._transport.attached and node.p2p is self._transport.p2p:
+        if works and self._transport.attached and node.p2p is self._transport.p2p:
             with contextlib.suppress(Exception):  # its p2pd may just have died, and its handlers with it
                 async with asyncio.timeout(self._timing.request_s):
                     await node.shutdown()

@@ -31,6 +31,7 @@ from protocols.errors import EnvironmentFault, MurmurError
 from . import leftovers
 from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
 from .parent import die_with
+from .tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -134,11 +135,10 @@ class P2pd:
         """
         works = False
         if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+            await end([self._supervisor])
             self._supervisor = None
             if self._process is not None:
-                works = await self._answers(LAST_ANSWER_S)
+                works = await self._answers(LAST_ANSWER_S) or False  # not known is not good enough here
                 if not works:
                     _send(self._process, signal.SIGKILL)
         return works
@@ -265,7 +265,7 @@ class P2pd:
         ended = asyncio.create_task(process.wait(), name="p2pd end")
         try:
             while not (await asyncio.wait({ended}, timeout=PROBE_S))[0]:
-                if await self._answers(ANSWER_S) or (await asyncio.wait({ended}, timeout=1.0))[0]:
+                if await self._answers(ANSWER_S) is not False or (await asyncio.wait({ended}, timeout=1.0))[0]:
                     continue
                 log.warning("p2pd (process %d) does not answer any more; ending it", process.pid)
                 _send(process, signal.SIGKILL)
@@ -274,8 +274,8 @@ class P2pd:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
 
-    async def _answers(self, within: float) -> bool:
-        """Whether it answers on its control socket within so many seconds."""
+    async def _answers(self, within: float) -> bool | None:
+        """Whether it answers on its control socket within so many seconds; None: this process stood still meanwhile."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(within):
@@ -286,7 +286,7 @@ class P2pd:
                 finally:
                     writer.transport.abort()
         except TimeoutError:
-            return time.monotonic() - began > within + STALLED_S
+            return None if time.monotonic() - began > within + STALLED_S else False
         except (OSError, RuntimeError):  # uvloop: RuntimeError on a closed connection
             return False
 

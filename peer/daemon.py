@@ -119,7 +119,7 @@ class Daemon:
             await api.start(self._options.api_port)
             stack.push_async_callback(api.close)
             pulse = keep_going(self._pulse.run, "pulse")
-            stack.push_async_callback(_end, pulse)
+            stack.push_async_callback(end, [pulse])
             self._reporter.greet(str(self._home.key), self._entry.run.manifest.run.name if self._entry.run else None)
             started = await self._unless_stopped(self._start(stack))
             if started is not None:
@@ -162,7 +162,7 @@ class Daemon:
             await worker.start(run.training)
             await opening
         finally:
-            await _end(opening)
+            await end([opening])
         entry.offer()
         self._tell_ready(run, worker)
         return await self._start_session(stack, run, store)
@@ -258,10 +258,7 @@ class Daemon:
             for task in done:
                 task.result()
         finally:
-            everything = [*tasks.values(), *self._evaluations]
-            for task in everything:
-                task.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await end([*tasks.values(), *self._evaluations])
 
     async def _finished(self, session: Session, outbox: Outbox | None) -> None:
         """Returns when the last round is sealed, measured, shown and final (or has had its time for that)."""
@@ -344,9 +341,3 @@ class Daemon:
         self._reporter.say(
             f"  trainer    ready on {worker.device}: {length} a round, then a line for each sealed round"
         )
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task unless it is done, and wait for it; its failure is somebody else's to tell."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dht.tasks import keep_going
+from dht.tasks import end, keep_going
 from protocols import invitation
 from protocols.errors import ConfigError, LocalError
 from protocols.invitation import Anchor, Invitation
@@ -199,8 +199,7 @@ class Entry:
         try:
             return await work
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            await end([telling])
             self._reporter.syncing = ""
 
     async def _tell(self) -> None:

@@ -186,8 +186,8 @@ class Network:
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
-            stack.push_async_callback(self._directory.close)
             works = await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
+            stack.push_async_callback(self._directory.close, works=works)
             stack.push_async_callback(leave, self._directory, told=works and not self.lease.lost)
 
     def _begin_tasks(self) -> list[asyncio.Task[None]]:
