@@ -14,7 +14,7 @@ from . import limits as lim
 from .limits import Bucket, Buckets, Gauge, Penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from protocols.ids import PeerId
 
@@ -30,9 +30,10 @@ class Guard:
         *,
         hang_up: Callable[[PeerId], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``members`` tells who is no stranger; ``hang_up`` closes all connections of an offender that comes back."""
-        self._members, self._hang_up, self._clock = members, hang_up, clock
+        self._members, self._hang_up, self._clock, self._sleep = members, hang_up, clock, sleep
         now = clock()
         self._handshakes = Bucket(lim.HANDSHAKES, now)
         self._ranges: Buckets[str] = Buckets(lim.HANDSHAKES_RANGE)
@@ -91,7 +92,7 @@ class Guard:
             waits += [self._frames.owe(now), self._bytes.owe(now, size)]
         if (wait := max(waits)) > 0.0:
             self._gauges["frames"].refused += 1
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
 
     async def pace_answers(self, peer: PeerId, size: int) -> None:
         """``pace`` on a stream that we opened: what we asked for may come fast, words and pings not."""
