@@ -195,7 +195,7 @@ def test_frozen_peer_is_given_up_and_comes_back(open_node: OpenNode) -> None:
     """All of the other machine stands still, and nobody there ends its p2pd: bytes go out and nothing comes."""
 
     async def scenario() -> None:
-        timing = Timing(first_retry_s=0.05, last_retry_s=0.3, ping_s=0.2, silent_s=0.6, handshake_s=0.5, dial_s=0.5)
+        timing = Timing(first_retry_s=0.05, last_retry_s=0.3, ping_s=0.2, silent_s=0.6, handshake_s=2, dial_s=2)
         async with open_node(1, timing=timing) as one, open_node(2) as two:
             await one.transport.connect(two.transport.peer, two.transport.addresses())
             await two.until(lambda: one.transport.peer in two.neighbours)
@@ -204,7 +204,7 @@ def test_frozen_peer_is_given_up_and_comes_back(open_node: OpenNode) -> None:
             with pytest.raises(TransportError, match="silent"):
                 await one.transport.send(two.transport.peer, "statement", [b"x"])
             os.kill(two.p2pd.pid, signal.SIGCONT)
-            await one.until(lambda: two.transport.peer in one.neighbours, within=5)
+            await one.until(lambda: two.transport.peer in one.neighbours, within=10)
             await one.transport.send(two.transport.peer, "statement", [b"there"])
             await two.until(lambda: bool(two.frames))
             assert two.p2pd.restarts == 0
