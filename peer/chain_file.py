@@ -6,7 +6,6 @@ written anew when more than half of it is no longer kept, or when the chain was 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from protocols.round.walking import is_final, open_seal, walk
 from protocols.shapes import data, list_of
 from protocols.table import genesis
 
-from .paths import sync_folder
+from .paths import write_safely
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,7 +108,7 @@ class ChainFile:
     def save_followed(self, seal: Hash, link: bytes) -> None:
         """Keep the seal that a person chose, so that a restart does not undo it. Raises EnvironmentFault."""
         try:
-            self._replace(self.followed_path, _framed((ROOT, seal), link))
+            write_safely(self.followed_path, _framed((ROOT, seal), link))
         except OSError as error:
             raise EnvironmentFault(
                 f"cannot write {self.followed_path}: {error.strerror}", remedy="free some disk space, and choose again"
@@ -159,7 +158,7 @@ class ChainFile:
     def _rewrite(self, image: Image) -> None:
         self._written.clear()
         framed = {key: _framed(key, _encode(what)) for key, what in self._records(image)}
-        self._replace(self.path, b"".join(framed.values()))
+        write_safely(self.path, b"".join(framed.values()))
         self._written, self._sound = {key: len(raw) for key, raw in framed.items()}, True
 
     def _append(self, wanted: Mapping[Key, Content | None]) -> None:
@@ -172,21 +171,6 @@ class ChainFile:
                 os.fsync(file.fileno())
             self._written |= {key: len(raw) for key, raw in framed.items()}
             self._sound = True
-
-    def _replace(self, path: Path, raw: bytes) -> None:
-        fresh = path.with_name(path.name + ".new")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with fresh.open("wb") as file:
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-            sync_folder(self.folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-            raise
 
 
 def _encode(what: Content | None) -> bytes:

@@ -266,13 +266,13 @@ class Reporter:
             except LocalError as error:  # the trainer died; the round is sealed all the same
                 log.warning("the held-out loss after round %d could not be measured: %s", record.round, error)
             self._spent["evaluate"] += time.monotonic() - began
-        self._print(record, loss)
+        self._tell_round(record, loss)
 
     def _catches_up(self, record: Record) -> bool:
         """Whether the round was made before this peer had trained anything."""
         return self._window is None and record.verdict == "late"
 
-    def _print(self, record: Record, loss: float | None) -> None:
+    def _tell_round(self, record: Record, loss: float | None) -> None:
         """The round's line; rounds that are only caught up with share one."""
         if self._catches_up(record) and not record.synced and not self._as_json:
             first, _ = self._replayed or (record.round, 0)

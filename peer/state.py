@@ -25,7 +25,7 @@ from protocols.round.chain import Head, check_head, head_from_wire, head_to_wire
 from protocols.shapes import integer, list_of
 
 from .chain_file import ChainFile
-from .paths import sync_folder
+from .paths import sync_folder, write_safely
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -253,18 +253,9 @@ class StateStore:
         return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def _write(self, path: Path, data: bytes) -> None:
-        fresh = path.with_name(path.name + ".new")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with fresh.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-            sync_folder(self.folder)
+            write_safely(path, data)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
             raise _disk(path, error) from error
 
 
