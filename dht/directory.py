@@ -107,13 +107,13 @@ class Directory:
             self._seeds.retry()
         self._changed.set()
 
-    async def withdraw(self, *, told: bool = True) -> None:
-        """Renew this peer's record no more; ``told``: its last one says that the peer has left."""
+    async def withdraw(self, head_round: int, *, told: bool = True) -> None:
+        """Renew this peer's record no more; ``told``: its last one says that the peer has left, and at which round."""
         record, self._record = self._record, None
         if told and record is not None and self._node is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.request_s):
-                    await self._issue(replace(record, left=True))
+                    await self._issue(replace(record, left=True, head_round=head_round))
 
     async def close(self, *, works: bool = True) -> None:
         """End all tasks and the node; ``works``: whether there is a p2pd that answers, which is told."""

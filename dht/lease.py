@@ -44,6 +44,8 @@ class Lease:
     """When this instance took the key; 0 = it has not."""
     inherited: bool = False
     """Another instance held it until a moment ago, so slots of the round in flight may be signed."""
+    floor: int = 0
+    """The highest round for which the other may have signed, as far as it told."""
 
     def wait(self, record: PeerRecord | None, now: float) -> float:
         """The key's newest record: for how many seconds it says that this instance must not sign; 0 = it may."""
@@ -51,7 +53,7 @@ class Lease:
             return 0.0
         if self.since and (self.since, self.instance) < (record.since, record.instance):
             return 0.0  # the other is younger, and yields
-        self.inherited = True
+        self.inherited, self.floor = True, max(self.floor, record.head_round + 1)
         return 0.0 if record.left else record.expires - now
 
     def take(self, now: float) -> None:

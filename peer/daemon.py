@@ -278,7 +278,8 @@ class Daemon:
     async def on_sealed(self, effect: Sealed) -> bool:
         """Log the round, and measure the held-out loss, if nothing is trained before the next window begins."""
         if self._entry.network is not None:
-            self._entry.network.lease.sealed(synced=effect.record.synced)
+            record, level = effect.record, self._machine is not None and self._machine.level
+            self._entry.network.lease.sealed(record.round, synced=record.synced, level=level)
         going_on = await self._reporter.on_sealed(effect)
 
         async def show() -> None:

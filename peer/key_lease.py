@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 2.0
 """Between two questions whether the other machine has left."""
+SETTLE_S = 4.0
+"""Between saying that a free key is taken and the first signature: of two that found it free at once each sees the
+other in this time, and the younger one yields."""
 
 
 class KeyLease:
@@ -48,6 +51,8 @@ class KeyLease:
         """Called when another machine turns out to have held the key before."""
         self._lease = Lease(instance_of(root))
         self._unsure_until = 0.0  # monotonic; nobody could be asked yet
+        self._settled_at = 0.0  # monotonic; the key was free, and somebody else may take it as well
+        self._level_at: int | None = None
         self._beat = self._heard = time.time()  # a machine that sleeps has no monotonic time
         self._taken = False
         self.lost = False
@@ -67,6 +72,12 @@ class KeyLease:
         self._lease.take(self._beat)
         self._taken = True
 
+    async def settle(self) -> None:
+        """Returns when nothing contests this machine's claim any more; to be awaited before anything is signed."""
+        await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
+        if self.lost:
+            self.on_lost()
+
     async def _wait(self, directory: Directory) -> None:
         record: PeerRecord | None = None
         looks = 0
@@ -77,6 +88,8 @@ class KeyLease:
             if left and record is not None:
                 self._tell(record, left)
             elif record is not None or looks > 1:
+                if record is None or record.left or record.instance != self._lease.instance:
+                    self._settled_at = time.monotonic() + SETTLE_S
                 return
             await asyncio.sleep(min(left or AGAIN_S / 4, AGAIN_S))
 
@@ -119,9 +132,17 @@ class KeyLease:
         self._lease.take(time.time())
         self._unsure_until = 0.0
 
-    def sealed(self, *, synced: bool) -> None:
-        """A seal was adopted; not ``synced``: it was made since, and the other machine has signed nothing above it."""
-        if not synced:
+    def sealed(self, number: int, *, synced: bool, level: bool) -> None:
+        """The seal of a round was adopted; ``synced``: by jumping to it; ``level``: no further one is known.
+
+        Above a seal with which this machine was level, the next one was made since the key is here: the other machine
+        has signed nothing for what follows. One that only catches up adopts seals that are much older.
+        """
+        if not self._lease.inherited:
+            self._level_at = None
+        elif self._level_at is None:
+            self._level_at = number if level else None
+        elif not synced and number > max(self._level_at, self._lease.floor):
             self._lease.inherited = False
 
     def gate(self) -> None:
@@ -135,14 +156,14 @@ class KeyLease:
             )
         if self._lease.inherited:
             raise SlotUsed(
-                "another machine may have signed for this round with this key; it goes on after the next seal",
+                "another machine may have signed for this round with this key; it goes on after the next seals",
                 remedy="nothing",
             )
 
 
-async def leave(directory: Directory, *, told: bool) -> None:
-    """Give the key up, so that it can go on elsewhere at once; trouble is only logged."""
+async def leave(directory: Directory, head: int, *, told: bool) -> None:
+    """Give the key up at the last round, so that it can go on elsewhere at once; trouble is only logged."""
     try:
-        await directory.withdraw(told=told)
+        await directory.withdraw(head, told=told)
     except MurmurError as error:
         log.info("could not say that this peer leaves: %s", error)

@@ -68,7 +68,7 @@ def whom_to_dial(
     The others are drawn, so that no choice of a peer id comes first; with those connected, they are at most
     ``MAX_STRANGERS``.
     """
-    missing = [record for record in found if record.peer not in connected]
+    missing = [record for record in found if record.addresses and record.peer not in connected]
     others = [record for record in missing if record.peer not in members]
     room = max(0, MAX_STRANGERS - len(connected - members))
     return [record for record in missing if record.peer in members], draw.sample(others, min(room, len(others)))
@@ -132,10 +132,15 @@ class Network:
         await self.transport.start(self._p2pd.control, in_rounds=False)
         self._show_reach()
         await self._directory.start(addresses)
+        self._announce()
         self._tasks = self._begin_tasks()
 
     async def attach(self, session: Session) -> None:
-        """Take part in the rounds from now on: frames go to ``session``, and others may find this peer."""
+        """Take part in the rounds from now on: frames go to ``session``, and others may find this peer.
+
+        Where the key was free a moment ago this waits until nobody else has taken it as well.
+        """
+        await self.lease.settle()
         self._session = session
         await self.transport.enter_rounds()
         self._announce()
@@ -188,7 +193,7 @@ class Network:
             stack.push_async_callback(self.transport.close)
             works = await self._p2pd.retire()  # p2pd ends with its last client, and that is no crash any more
             stack.push_async_callback(self._directory.close, works=works)
-            stack.push_async_callback(leave, self._directory, told=works and not self.lease.lost)
+            stack.push_async_callback(leave, self._directory, self._head_round(), told=works and not self.lease.lost)
 
     def _begin_tasks(self) -> list[asyncio.Task[None]]:
         return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
@@ -220,11 +225,11 @@ class Network:
     def _announce(self) -> None:
         head = self._announced = self._head_round()
         self._due = time.monotonic() + ANNOUNCE_S
-        addresses = self._show_reach()
-        if self._session is not None:
-            software = version("murmuration")
-            record = PeerRecord(self._run, self.transport.peer, addresses, self._roles, software, head, 0, 0)
-            self._directory.announce(self.lease.stamp(record))
+        addresses, roles = self._show_reach(), self._roles
+        if self._session is None:  # nobody shall come yet: only the key is claimed
+            addresses = roles = ()
+        record = PeerRecord(self._run, self.transport.peer, addresses, roles, version("murmuration"), head, 0, 0)
+        self._directory.announce(self.lease.stamp(record))
 
     def _show_reach(self) -> tuple[str, ...]:
         addresses = best_addresses(self.transport.addresses())

@@ -120,6 +120,12 @@ class Machine:
         return self._ctx.round.cast
 
     @property
+    def level(self) -> bool:
+        """Whether most neighbours that said where they stand, and at least one, are no further than this peer."""
+        told = [each for each in self._ctx.neighbours if each in self._ctx.talk.heads]
+        return 2 * len(gossip.ahead(self._ctx)) < len(told)
+
+    @property
     def all_ready(self) -> bool:
         """Whether every voter is ready on top of the head: nobody needs this peer's votes or bytes any more."""
         on_head = {each.peer for each in self._ctx.readys if cast("Ready", each.body).head == self.head.seal}

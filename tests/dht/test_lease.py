@@ -28,7 +28,7 @@ RECORD = PeerRecord(RUN, KEY.peer, (), (), "1", 3, NOW * 1000, NOW + 100, instan
 
 def test_another_machines_record_holds_until_it_expires_or_leaves() -> None:
     lease = Lease(TWO)
-    assert lease.wait(RECORD, NOW) == 100 and lease.inherited
+    assert lease.wait(RECORD, NOW) == 100 and lease.inherited and lease.floor == RECORD.head_round + 1
     assert lease.wait(RECORD, NOW + 99.5) == 0.5
     assert lease.wait(RECORD, NOW + 100) == 0.0
     assert lease.wait(replace(RECORD, left=True), NOW) == 0.0
@@ -79,9 +79,9 @@ def test_asking_finds_the_record_and_leaves_no_trace(open_node: OpenNode, tmp_pa
                 assert await answered(directory)
                 (found,) = await directory.records()
                 assert (found.peer, found.instance, found.since, found.left) == (own.peer, ONE, 7, False)
-                await there.withdraw()
+                await there.withdraw(9)
                 (found,) = await directory.records()
-                assert found.left and await directory.peers() == []
+                assert found.left and found.head_round == 9 and await directory.peers() == []
             assert not folder.exists()
             assert not there._node.protocol.routing_table.uid_to_peer_id, "it is no node that others count on"
             nowhere = f"/ip4/127.0.0.1/tcp/1/p2p/{seed.transport.peer}"

@@ -90,10 +90,29 @@ def test_after_another_machine_nothing_is_signed_before_a_new_seal(lease: Any) -
     lease._lease.take(time.time())
     with pytest.raises(SlotUsed, match="after the next seal"):
         lease.gate()
-    lease.sealed(synced=True)
-    with pytest.raises(SlotUsed):
-        lease.gate()
-    lease.sealed(synced=False)
+    for number, synced, level in (
+        (1, False, False),
+        (2, False, False),
+        (5, True, True),
+        (6, True, True),
+        (4, False, True),
+    ):
+        lease.sealed(number, synced=synced, level=level)
+        with pytest.raises(SlotUsed):  # it only catches up, or no seal is newer than the first with which it was level
+            lease.gate()
+    lease.sealed(7, synced=False, level=False)
+    lease.gate()
+
+
+def test_the_rounds_that_the_other_machine_told_of_are_left_to_it(lease: Any) -> None:
+    lease._lease.since = 0
+    lease._lease.wait(record(time.time() - 100, left=True, head_round=9), time.time())
+    lease._lease.take(time.time())
+    for number in range(5, 11):
+        lease.sealed(number, synced=False, level=True)
+        with pytest.raises(SlotUsed):
+            lease.gate()
+    lease.sealed(11, synced=False, level=True)
     lease.gate()
 
 

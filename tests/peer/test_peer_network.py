@@ -31,7 +31,7 @@ KEY = Identity.from_seed(bytes(32))
 
 
 def _record(peer: str) -> PeerRecord:
-    return PeerRecord(RUN, peer, (), ("contributor",), "0.1.0", 0, 1, 1)
+    return PeerRecord(RUN, peer, (f"/ip4/10.0.0.1/tcp/1/p2p/{peer}",), ("contributor",), "0.1.0", 0, 1, 1)
 
 
 class Board:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from protocols.manifest import Manifest
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STEPS, ALONE = 25, 8
 """Steps a round, and rounds alone: 200 steps."""
@@ -66,7 +66,7 @@ def test_alone_for_200_steps_it_learns_and_who_joins_then_takes_part(tmp_path: P
     with together(tmp_path, keys, f"--run={run}", "--keep-checkpoints=1000") as (first,):
         until(lambda: len(sealed(first.home.root)) >= ALONE, 120, "200 steps are done")
         with together(tmp_path, [guest], f"--run={run}", seed=first) as (second,):
-            until(lambda: len(contributions(first, guest.peer)) >= 4, 120, "the guest takes part")
+            until(lambda: len(contributions(first, guest.peer)) >= 4, 240, "the guest takes part")
             for each in (second, first):
                 assert each.asked(signal.SIGTERM, 30) == 0
     for each in (first, second):

@@ -22,6 +22,8 @@ from protocols.round.effects import Record, Sealed, Train, Window
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from peer.virtual.peer import VirtualPeer
+
 PLAN = Plan()
 KEYS = keys(0, 4)
 ME = KEYS[0]
@@ -51,6 +53,23 @@ def test_without_faults_no_round_is_void_and_nothing_is_refused(count: int) -> N
     assert not any(link.void for link in outcome.chain)
     assert not outcome.world.refused
     assert all(each.final and not each.troubles for each in outcome.peers)
+
+
+def test_who_catches_up_is_not_level_before_it_is_there() -> None:
+    seen: list[tuple[int, bool, int, bool]] = []
+
+    class Watched(World):
+        def on_sealed(self, peer: VirtualPeer, effect: Sealed) -> None:
+            super().on_sealed(peer, effect)
+            joined = self.number(peer.peer) >= 4
+            seen.append((self.newest().round - effect.head.round, peer.machine.level, effect.head.round, joined))
+
+    Watched(5, 4, 8, Faults(join_at=(5,))).run().require()
+    catching_up = [level for behind, level, _, joined in seen if joined and behind > 1]
+    assert len(catching_up) >= 2 and not any(catching_up)
+    assert any(level for behind, level, _, joined in seen if joined and not behind)
+    settled = [level for _, level, number, joined in seen if not joined and number > 1]
+    assert sum(settled) > len(settled) / 2, "those that make the rounds are level"
 
 
 def test_a_kill_hits_whom_it_names() -> None:
