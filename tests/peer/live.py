@@ -61,6 +61,11 @@ class Live:
         """Its log file."""
         return self.home.log.read_text()
 
+    def last_words(self, lines: int = 40) -> str:
+        """The end of its log, for whoever reads that a test failed."""
+        log = self.log.splitlines()[-lines:] if self.home.log.exists() else ["(no log)"]
+        return "\n".join((f"\n== {self.home.root}", *log, self.complaints))
+
     def status(self) -> dict[str, Any]:
         """The status document; empty while the daemon does not answer."""
         try:
@@ -115,8 +120,12 @@ def murmur(
             env={**os.environ, "MURMUR_HOME": str(home), **(environment or {})},
             preexec_fn=_hear_interrupts,  # noqa: PLW1509 - the tests' process has no threads
         )
+    live = Live(Home(home), process, streams)
     try:
-        yield Live(Home(home), process, streams)
+        yield live
+    except BaseException:
+        sys.stdout.write(live.last_words())
+        raise
     finally:
         if process.poll() is None:
             process.kill()

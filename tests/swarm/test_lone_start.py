@@ -66,7 +66,8 @@ def test_alone_for_200_steps_it_learns_and_who_joins_then_takes_part(tmp_path: P
     with together(tmp_path, keys, f"--run={run}", "--keep-checkpoints=1000") as (first,):
         until(lambda: len(sealed(first.home.root)) >= ALONE, 120, "200 steps are done")
         with together(tmp_path, [guest], f"--run={run}", seed=first) as (second,):
-            until(lambda: len(contributions(first, guest.peer)) >= 4, 240, "the guest takes part")
+            until(lambda: bool(contributions(first, guest.peer)), 120, "the guest takes part")
+            until(lambda: len(contributions(first, guest.peer)) >= 4, 120, "and goes on taking part")
             for each in (second, first):
                 assert each.asked(signal.SIGTERM, 30) == 0
     for each in (first, second):

@@ -56,6 +56,7 @@ def test_without_faults_no_round_is_void_and_nothing_is_refused(count: int) -> N
 
 
 def test_who_catches_up_is_not_level_before_it_is_there() -> None:
+    """Before, a seal that was only replayed counted as new, and a key was used twice for one round."""
     seen: list[tuple[int, bool, int, bool]] = []
 
     class Watched(World):
