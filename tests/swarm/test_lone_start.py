@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-STEPS, ALONE = 25, 8
-"""Steps a round, and rounds alone: 200 steps."""
+STEPS, ALONE = 50, 4
+"""Steps a round, and rounds alone: 200 steps. A round is long enough that whoever catches up commits one window or two:
+with rounds of 0.25 s it once committed several at once, and the first of its rounds overshot by 0.08."""
 NOISE = 0.03
 """Nats per byte between two runs that differ in nothing but their data (0.011 was seen)."""
 ALARM = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|\bnorm\b|\bnan\b")
@@ -73,10 +74,10 @@ def test_alone_for_200_steps_it_learns_and_who_joins_then_takes_part(tmp_path: P
     for each in (first, second):
         assert not ALARM.search(each.log + each.complaints), each.log
     losses, joined = Losses(manifest, first.home.root), contributions(first, guest.peer)
-    loss = {number: losses.after(number) for number in (1, 4, ALONE, joined[0] - 1, joined[0], joined[3])}
+    loss = {number: losses.after(number) for number in (1, 2, ALONE, joined[0] - 1, joined[0], joined[3])}
     plain = losses.adamw(manifest, ALONE)
     sys.stdout.write(f"\n{loss}, plain AdamW after {ALONE} rounds {plain:.4f}")
-    assert loss[1] > loss[4] > loss[ALONE]
+    assert loss[1] > loss[2] > loss[ALONE]
     assert loss[ALONE] < plain + NOISE
     assert loss[joined[0]] < loss[joined[0] - 1] + NOISE
     assert loss[joined[3]] < loss[joined[0] - 1] + NOISE
