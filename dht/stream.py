@@ -12,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
 
 from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.frames import HEADER_LIMIT, PAYLOAD_LIMITS, Header, decode_header, encode_header
 
 from .handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
 from .limits import HELLO_S
+from .straight import receive_into
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from protocols.ids import PeerId
     from protocols.ports import Buffer
@@ -30,6 +33,9 @@ Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CHUNK = 256 * 1024
 """Payload bytes that must arrive within ``Timing.silent_s``."""
+
+_STRAIGHT = frozenset({"parts", "results"})
+"""Kinds of frames whose bytes stay where they were received until the round is over."""
 
 _BROKEN = (OSError, asyncio.IncompleteReadError, EOFError)
 
@@ -146,7 +152,10 @@ class FrameStream:
             raise
 
     async def receive(self) -> tuple[str, bytes]:
-        """The next frame that is not a ping: (kind, payload). Raises TransportError, RemoteError."""
+        """The next frame that is not a ping: (kind, payload). Raises TransportError, RemoteError.
+
+        A large payload of ``_STRAIGHT`` kinds is a read-only memoryview.
+        """
         while True:
             raw = await self._prefixed(HEADER_LIMIT, "header")
             header = decode_header(raw, run=self._run, peer=self.peer)
@@ -154,7 +163,7 @@ class FrameStream:
                 raise _goodbye(self.peer, header.size)
             if self._pace is not None:
                 await self._pace(header.size)
-            payload = await self._payload(header.size)
+            payload = await self._payload(header.kind, header.size)
             if header.kind != "ping":
                 return header.kind, payload
 
@@ -213,24 +222,48 @@ class FrameStream:
             raise RemoteError(self.peer, f"{what} of {length} bytes, limit {limit}")
         return await self._exactly(length)
 
-    async def _payload(self, size: int) -> bytes:
+    async def _payload(self, kind: str, size: int) -> bytes:
         if size <= CHUNK:
             return await self._exactly(size)
+        if kind in _STRAIGHT:
+            return await self._received(size)
         return b"".join([await self._exactly(min(CHUNK, size - start)) for start in range(0, size, CHUNK)])
+
+    async def _received(self, size: int) -> bytes:
+        """As ``_exactly``, bytes that were copied nowhere in between."""
+        room = np.empty(size, dtype=np.uint8).data
+        due = 0
+
+        def came(count: int) -> None:
+            nonlocal due
+            due += count
+            if due >= CHUNK:  # drop by drop is as bad as nothing
+                due, self._waiting = due % CHUNK, self._clock()
+
+        with self._reading():
+            await receive_into(self._reader, self._writer, room, came)
+        self.counter.add(received=size)
+        return cast("bytes", room.toreadonly())
 
     async def _exactly(self, size: int) -> bytes:
         """``size`` bytes; the heartbeat breaks the wait when none come."""
+        with self._reading():
+            data = await self._reader.readexactly(size)
+        self.counter.add(received=size)
+        return data
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """While inside, bytes are waited for; raises TransportError for what ends that."""
         self._waiting = self._clock()
         try:
-            data = await self._reader.readexactly(size)
+            yield
         except _BROKEN as error:
             raise TransportError(self.peer, self._verdict or f"the stream broke: {_words(error)}") from error
         finally:
             self._waiting = None
         if self._verdict:
             raise TransportError(self.peer, self._verdict)
-        self.counter.add(received=size)
-        return data
 
 
 def _goodbye(peer: PeerId, size: int) -> TransportError | RemoteError:

@@ -41,14 +41,22 @@ GRACE_S = 2
 """Seconds that open requests get at shutdown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """What the daemon answers. A MurmurError from one of them becomes a refusal with its text and remedy."""
 
     snapshot: Callable[[], dict[str, Any]]
     """The status document."""
-    stop: Callable[[], None]
+    peers: Callable[[], dict[str, Any]]
+    """Peers of the run, one by one."""
+    stop: Callable[[], dict[str, Any]]
     """Ask the daemon to end."""
+    finish: Callable[[], dict[str, Any]]
+    """Ask the daemon to end with the round under way."""
+    pause: Callable[[str], Awaitable[dict[str, Any]]]
+    """End the trainer for so many seconds, or (empty) until ``resume``."""
+    resume: Callable[[], Awaitable[dict[str, Any]]]
+    """Go on training."""
     invite: Callable[[], dict[str, Any]]
     """An invitation to the run."""
     follow: Callable[[str], Awaitable[dict[str, Any]]]
@@ -61,18 +69,23 @@ def create_app(answers: Answers, token: str) -> ASGIApp:
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"schema": 1, "ok": True})
 
-    async def status(request: Request) -> JSONResponse:
-        return JSONResponse(answers.snapshot())
+    def shows(path: str, answer: Callable[[], dict[str, Any]]) -> Route:
+        async def show(request: Request) -> JSONResponse:
+            return JSONResponse(answer())
 
-    async def invite(request: Request) -> JSONResponse:
-        return JSONResponse(answers.invite())
+        return Route(f"/api/v1/{path}", show, methods=["GET"])
 
-    async def follow(request: Request) -> JSONResponse:
-        return JSONResponse(await answers.follow(request.query_params.get("seal", "")), status_code=202)
+    def does(path: str, answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> Route:
+        async def do(request: Request) -> JSONResponse:
+            return JSONResponse(await answer(request), status_code=202)
 
-    async def end(request: Request) -> JSONResponse:
-        answers.stop()
-        return JSONResponse({"schema": 1, "state": "stopping"}, status_code=202)
+        return Route(f"/api/v1/{path}", do, methods=["POST"])
+
+    async def stop(request: Request) -> dict[str, Any]:
+        return answers.stop()
+
+    async def finish(request: Request) -> dict[str, Any]:
+        return answers.finish()
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         code = error.status_code if isinstance(error, HTTPException) else 500
@@ -85,10 +98,14 @@ def create_app(answers: Answers, token: str) -> ASGIApp:
 
     routes = [
         Route("/healthz", healthz, methods=["GET"]),
-        Route("/api/v1/status", status, methods=["GET"]),
-        Route("/api/v1/invite", invite, methods=["GET"]),
-        Route("/api/v1/follow", follow, methods=["POST"]),
-        Route("/api/v1/stop", end, methods=["POST"]),
+        shows("status", answers.snapshot),
+        shows("peers", answers.peers),
+        shows("invite", answers.invite),
+        does("follow", lambda request: answers.follow(request.query_params.get("seal", ""))),
+        does("pause", lambda request: answers.pause(request.query_params.get("for", ""))),
+        does("resume", lambda request: answers.resume()),
+        does("finish", finish),
+        does("stop", stop),
     ]
     handlers: Any = {HTTPException: refused, MurmurError: declined, 500: refused}
     app = Starlette(routes=routes, exception_handlers=handlers)

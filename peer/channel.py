@@ -26,7 +26,7 @@ _Fields = dict[str, tuple[type, ...]]
 KINDS: MappingProxyType[str, _Fields] = MappingProxyType(
     {
         # daemon → trainer
-        "setup": {"config": (dict,)},
+        "setup": {"config": (dict,), "kept": (str, NoneType)},
         "train": {
             "id": (int,),
             "parent": (bytes,),
@@ -38,6 +38,7 @@ KINDS: MappingProxyType[str, _Fields] = MappingProxyType(
         "evaluate": {"id": (int,)},
         "cancel": {"id": (int,)},
         "stop": {},
+        "pause": {},
         # trainer → daemon
         "ready": {"parameters": (int,), "device": (str,)},
         "progress": {"id": (int,), "step": (int,), "loss": (float,)},
@@ -54,7 +55,10 @@ KINDS: MappingProxyType[str, _Fields] = MappingProxyType(
         "error": {"id": (int, NoneType), "error": (str,), "text": (str,), "remedy": (str,)},
     }
 )
-"""Every kind with its fields and their types. ``id`` ties replies to requests."""
+"""Every kind with its fields and their types. ``id`` ties replies to requests.
+
+``kept``: a path for what a ``pause`` leaves, and a later trainer takes up; None: nothing is kept.
+"""
 
 Message = dict[str, Any]
 

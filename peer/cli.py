@@ -13,12 +13,13 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from protocols.errors import ConfigError, EnvironmentFault, MurmurError
+from protocols.errors import ConfigError, MurmurError
 
-from . import cli_export, cli_run
-from .cli_flags import SIZES, Commands, Parser, at_least, common, gigabytes, ipv4, peer_address, port, share
-from .exits import Exit, exit_code
-from .options import SwarmOptions, UpOptions
+from . import cli_completion, cli_config, cli_export, cli_key, cli_live, cli_log, cli_run
+from .cli_flags import SIZES, Commands, Parser, at_least, common, share
+from .config_table import NAMES, add_flags, fill, up_options
+from .exits import Exit, exit_code, told
+from .options import SwarmOptions
 from .paths import Home
 from .swarm.plan import check, parse_kill
 
@@ -26,70 +27,42 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from .config import Settings
+
+MODULES = (cli_run, cli_export, cli_live, cli_key, cli_log, cli_config, cli_completion)
+REMEDY = "the same command with --debug shows where it came from, and `murmur log` what the daemon did"
+USAGE_REMEDY = "mend what it names; the command's --help shows what there is"
+
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their flags."""
+    """All commands and their flags. A module of commands has ``add`` and stands in ``MODULES``."""
     top = Parser(
         prog="murmur", description="Train one model together with other people's machines.", allow_abbrev=False
     )
+    top.fill = fill
     top.add_argument("--version", action="store_true", help="show the version and end")
+    top.add_argument("--debug", action="store_true", default=None, help="show tracebacks and more log lines")
     commands: Commands = top.add_subparsers(metavar="COMMAND")
     _up(commands)
     _simple(commands)
     _swarm(commands)
-    cli_run.add(commands)
-    cli_export.add(commands)
+    for module in MODULES:
+        module.add(commands)
     return top
 
 
 def _up(commands: Commands) -> None:
     about = "train until Ctrl-C, `murmur stop`, or the last round"
-    up = commands.add_parser("up", help=about, description=about, parents=[common("home", "json")], allow_abbrev=False)
-    flag = up.add_argument
-    flag(
-        "--run",
-        metavar="NAME|FILE|ID",
-        help="an embedded run, a signed manifest, or the beginning of the id of a run that this home has served"
-        " (shakespeare)",
+    epilog = "Each of these can also stand in the configuration file or the environment: `murmur config show --origin`."
+    up = commands.add_parser(
+        "up", help=about, description=about, epilog=epilog, parents=[common("config")], allow_abbrev=False
     )
-    flag("--size", choices=SIZES, help="size of an embedded run's model (tiny)")
-    flag("--data", type=Path, metavar="DIR", help="where the run's text files are; left out: other peers are asked")
-    flag(
-        "--listen",
-        type=ipv4,
-        default=UpOptions.listen,
-        metavar="IPV4",
-        help="address to take peers on (%(default)s = all)",
-    )
-    flag("--p2p-port", type=port, default=0, metavar="N", help="0 = any")
-    flag("--api-port", type=port, default=0, metavar="N", help="0 = any; written to HOME/api.json")
-    flag("--rounds", type=at_least(0), default=0, metavar="N", help="end after N sealed rounds; 0 = open end")
-    flag("--alone", action="store_true", help="never look for other peers")
-    flag(
-        "--join",
-        type=peer_address,
-        action="append",
-        default=[],
-        metavar="INVITATION|ADDRESS",
-        help="an invitation, which names the run and its peers, or the address of a peer; may be repeated",
-    )
-    flag(
-        "--threads", type=at_least(0), default=0, metavar="N", help="CPU threads of the trainer; 0 = all cores but one"
-    )
-    flag("--keep-checkpoints", type=at_least(1), default=2, metavar="N", help="sealed states on disk (%(default)s)")
-    flag(
-        "--blob-cap",
-        type=gigabytes,
-        default=UpOptions.blob_cap,
-        metavar="GB",
-        help="disk for data of runs, which is fetched and served (20)",
-    )
-    up.set_defaults(command=run_up)
+    add_flags(up)
+    up.set_defaults(command=run_up, settings=NAMES)
 
 
 def _simple(commands: Commands) -> None:
     for name, command, about in (
-        ("status", _run_status, "show what the daemon of this home is doing"),
         ("stop", _run_stop, "end the daemon of this home and wait until it is gone"),
         ("invite", _run_invite, "print a line with which others join the run of this home's daemon"),
     ):
@@ -156,14 +129,17 @@ def _virtual(swarm: argparse.ArgumentParser) -> None:
 
 def run_up(arguments: dict[str, Any], *, wrap: Callable[[Any], Any] | None = None) -> int:
     """``murmur up``; ``wrap`` puts something between the daemon and its round machine. Raises MurmurError."""
-    if arguments["alone"] and arguments["join"]:
-        raise ConfigError("--alone never looks for peers, and --join names some", remedy="leave one of them out")
-    options = UpOptions(**{**arguments, "join": tuple(arguments["join"])})
-    _use_one_blas_thread()
-    signal.signal(signal.SIGTERM, _end)  # until the daemon takes signals itself: loading takes a while
-    from . import daemon
+    settings: Settings = arguments["settings"]
+    try:
+        options = up_options(settings)
+        _use_one_blas_thread()
+        signal.signal(signal.SIGTERM, _end)  # until the daemon takes signals itself: loading takes a while
+        from . import daemon
 
-    return daemon.run(options, wrap=wrap)
+        return daemon.run(options, wrap=wrap)
+    except MurmurError as error:
+        settings.blame(error)
+        raise
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -186,12 +162,6 @@ def _use_one_blas_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-def _run_status(arguments: dict[str, Any]) -> int:
-    from . import client
-
-    return client.show_status(Home(arguments["home"]), as_json=arguments["json"])
-
-
 def _run_stop(arguments: dict[str, Any]) -> int:
     from . import client
 
@@ -205,19 +175,32 @@ def _run_invite(arguments: dict[str, Any]) -> int:
 
 
 def report(error: MurmurError) -> Exit:
-    """One line for ``error`` and one for its remedy on stderr; returns its exit code."""
-    print(f"murmur: {error}", file=sys.stderr)
-    if error.remedy:
-        print(f"  try: {error.remedy}", file=sys.stderr)
+    """One line for ``error`` and one for its remedy on stderr; returns its exit code.
+
+    On a terminal that is too narrow they are wrapped between words.
+    """
+    usual = USAGE_REMEDY if isinstance(error, ConfigError) else REMEDY
+    for line in (f"murmur: {error}", f"  try: {error.remedy or usual}"):
+        print(_fitting(line) if sys.stderr.isatty() else line, file=sys.stderr)
     return exit_code(error)
+
+
+def _fitting(line: str) -> str:
+    import shutil
+    import textwrap
+
+    width = max(shutil.get_terminal_size().columns, 40)
+    return textwrap.fill(line, width, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> NoReturn:
     """The console script."""
-    commands = parser()
     try:
+        commands = parser()
         arguments = vars(commands.parse_args())
     except ConfigError as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
         sys.exit(report(error))
     if arguments.pop("version"):
         from importlib.metadata import version
@@ -232,22 +215,17 @@ def main() -> NoReturn:
 
 
 def guarded(command: cli_run.Command, arguments: dict[str, Any]) -> int:
-    """Run a command; its exit code, also when it ends by an error, which is told in one line."""
-    debug = bool(arguments["debug"])
+    """Run a command; its exit code, also when it ends by an error, which is told in one line and its remedy."""
     try:
-        return command(arguments)
-    except MurmurError as error:
-        if debug:
-            traceback.print_exc()
-        return report(error)
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        return report(EnvironmentFault(str(error), remedy="the same command with --debug shows where"))
+        code = command(arguments)
+        sys.stdout.flush()  # what cannot be written is an error of the command, not of Python's end
+        return code
     except KeyboardInterrupt:
         return Exit.DONE if command is run_up else Exit.FAILED
-    except Exception as error:  # the last resort of a command line: one line instead of a traceback
-        if debug:
+    except BrokenPipeError:  # `murmur log | head`: the reader has all it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Exception as error:
+        if arguments["debug"]:
             traceback.print_exc()
-        text = f"internal error: {type(error).__name__}: {error}"
-        return report(MurmurError(text, remedy="the same command with --debug shows where"))
+        return report(told(error))

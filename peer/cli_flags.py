@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from protocols.errors import ConfigError
 
-from .paths import default_home
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,15 +19,22 @@ SIZES = ("nano", "tiny", "small", "base")
 
 
 def common(*names: str) -> argparse.ArgumentParser:
-    """``--debug``, and of ``--home`` and ``--json`` those that are named, as a parent of a command's parser."""
+    """``--debug``, and of ``--home`` and ``--json`` those that are named, as a parent of a command's parser.
+
+    ``--home`` is None until ``fill`` has looked at environment and configuration.
+    """
     flags = argparse.ArgumentParser(add_help=False)
     if "home" in names:
-        flags.add_argument(
-            "--home", type=_home, default=default_home(), metavar="DIR", help="this peer's folder (or MURMUR_HOME)"
-        )
+        flags.add_argument("--home", type=_home, metavar="DIR", help="this peer's folder (or MURMUR_HOME)")
+        flags.set_defaults(settings=("home",))
+    if "home" in names or "config" in names:
+        flags.add_argument("--config", type=_home, metavar="FILE", help="configuration file (or MURMUR_CONFIG)")
     if "json" in names:
         flags.add_argument("--json", action="store_true", help="only JSON on stdout")
-    flags.add_argument("--debug", action="store_true", help="show tracebacks and more log lines")
+    # Not False: a flag before the command's name would be forgotten.
+    flags.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks and more log lines"
+    )
     return flags
 
 
@@ -79,10 +84,19 @@ def port(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong usage is one line, and one with what to do, like every other error."""
+    """Wrong usage is one line, and one with what to do, like every other error; ``fill`` completes what is found."""
+
+    fill: Callable[[argparse.Namespace], None] | None = None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; raises ConfigError for wrong usage."""
+        found = super().parse_args(args, namespace)
+        if self.fill is not None:
+            self.fill(found)
+        return found
 
     def error(self, message: str) -> NoReturn:
-        """Say it and exit with 2."""
+        """Raises ConfigError."""
         raise ConfigError(message, remedy=f"`{self.prog} --help` shows what there is")
 
 

@@ -69,8 +69,8 @@ def _init_flags(verbs: Commands) -> None:
     flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
     flag("--rounds", type=at_least(0), default=0, metavar="R", help="rounds of the run; 0 = open end")
     flag("--steps", type=at_least(1), default=25, metavar="H", help="inner steps of a round (%(default)s)")
-    flag("--codec", default="float32", help="how updates are encoded: float32 or int8 (%(default)s)")
-    flag("--rule", default="default", help="how updates are combined: default or mean (%(default)s)")
+    flag("--codec", default="float32", help="float32, bf16, int8 or int4: how updates are encoded (%(default)s)")
+    flag("--rule", default="default", help="default, centered-clip, multi-krum or mean: how updates are combined")
     flag("--open", action="store_true", help="let strangers enter; left out: the founders only")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
     flag("--allow", action="append", default=[], metavar="ID", help="private: only founders and this key; repeatable")
@@ -155,6 +155,7 @@ def _shards(folder: Path | None, home: Home) -> tuple[str, tuple[ShardEntry, ...
     """The data's name and shards, which are kept in the home: others get them from there."""
     from . import corpus
     from .blobs import BlobStore
+    from .progress import progress
 
     if folder is None:
         return corpus.NAME, corpus.SHARDS
@@ -162,9 +163,11 @@ def _shards(folder: Path | None, home: Home) -> tuple[str, tuple[ShardEntry, ...
     entries = tuple(shard.entry for shard in shards)
     store = BlobStore(home.blobs)
     store.pin(entries)
-    for shard in shards:
-        store.put(shard.raw)
     size = sum(entry.bytes for entry in entries)
+    with progress("keeping texts", size) as advance:
+        for shard in shards:
+            store.put(shard.raw)
+            advance(len(shard.raw))
     print(
         f"kept {len(entries)} shards, {size / 1e6:.1f} MB, in {home.blobs} for the others of the run", file=sys.stderr
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -60,17 +61,19 @@ def _checked(port: object, token: object, pid: object) -> Address:
     return Address(port, token, pid)
 
 
-def request(home: Home, method: str, path: str) -> dict[str, Any]:
-    """One call; raises NoDaemon when nothing answers, Refused when the daemon says no."""
+def request(home: Home, method: str, path: str, *, within: float = TIMEOUT_S) -> dict[str, Any]:
+    """One call; raises NoDaemon when nothing answers, Refused when the daemon says no, LocalError when it says nothing
+    ``within`` so many seconds.
+    """
     where = address(home)
-    connection = http.client.HTTPConnection("127.0.0.1", where.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", where.port, timeout=within)
     try:
         connection.request(method, path, headers={"Authorization": f"Bearer {where.token}"})
         response = connection.getresponse()
         raw = response.read(ANSWER_LIMIT)
     except TimeoutError as error:
         raise LocalError(
-            f"the daemon did not answer within {TIMEOUT_S:.0f} s", remedy=f"look at {home.log}, or try again"
+            f"the daemon did not answer within {within:.0f} s", remedy=f"look at {home.log}, or try again"
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise _no_daemon(home) from error
@@ -87,8 +90,13 @@ def show_status(home: Home, *, as_json: bool) -> Exit:
         if as_json:
             print(json.dumps(STOPPED))
         raise
-    print(json.dumps(status) if as_json else shown(status))
+    print(json.dumps(status) if as_json else shown(status, columns()))
     return Exit.DONE
+
+
+def columns() -> int | None:
+    """Of the terminal on stdout; None where it is none: lines are as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def invite(home: Home, *, as_json: bool) -> Exit:
@@ -105,10 +113,10 @@ def follow(home: Home, seal: str, *, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-def shown(status: dict[str, Any]) -> str:
+def shown(status: dict[str, Any], width: int | None = None) -> str:
     """The status as a screen; raises LocalError for one that this version cannot read."""
     try:
-        return screen(status)
+        return screen(status, width)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise LocalError(
             "the daemon's status is that of another version of murmur",

@@ -16,6 +16,7 @@ from protocols.errors import ConfigError, EnvironmentFault
 from protocols.manifest import ShardEntry
 
 from .data import Shard
+from .progress import progress
 from .training import DataConfig
 
 if TYPE_CHECKING:
@@ -93,12 +94,20 @@ def shakespeare() -> tuple[Shard, ...]:
 def from_folder(folder: str | Path) -> tuple[Shard, ...]:
     """All files under ``folder`` as shards of bytes, in the order of their ids (paths below the folder).
 
+    How far it has come is shown on stderr, if it takes a while.
+
     Hidden, empty and linked files are passed over. Raises ConfigError when it is no folder, holds no text or too
     much, EnvironmentFault when a file cannot be read.
     """
     paths = _listing(Path(folder))
-    shards = [Shard.of(name, _read(path)) for name, path in paths.items()]
-    return tuple(shard for shard in shards if shard.raw)
+    shards = []
+    with progress("reading texts", sum(path.stat().st_size for path in paths.values())) as advance:
+        for name, path in paths.items():
+            shard = Shard.of(name, _read(path))
+            advance(len(shard.raw))
+            if shard.raw:
+                shards.append(shard)
+    return tuple(shards)
 
 
 def load_shards(config: DataConfig) -> tuple[Shard, ...]:
@@ -214,7 +223,8 @@ def _listing(folder: Path) -> dict[str, Path]:
         found[name.as_posix()] = path
         size += path.stat().st_size
         if len(found) > FOLDER_FILES or size > FOLDER_BYTES:
-            raise ConfigError(f"{folder} holds more than {FOLDER_FILES} files or {FOLDER_BYTES >> 20} MiB")
+            text = f"{folder} holds more than {FOLDER_FILES} files or {FOLDER_BYTES >> 20} MiB"
+            raise ConfigError(text, remedy="give a folder with less: every trainer holds all of it in memory")
     if not size:
         raise ConfigError(f"{folder} holds no text", remedy="give a folder of text files")
     return dict(sorted(found.items()))

@@ -5,33 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import signal
 import time
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from dht.tasks import end, keep_going
 from protocols import invitation
-from protocols.errors import EnvironmentFault, LocalError
-from protocols.ids import PROTOCOL, Hash, PeerId
+from protocols.errors import EnvironmentFault, LocalError, MurmurError
+from protocols.ids import PROTOCOL, PeerId
 from protocols.reduce import self_test
 from protocols.round.effects import Sealed, Told, Train, Window
 from protocols.round.machine import Machine
 
+from . import first_screen
 from . import status as st
-from .api import Answers, ApiServer
+from .api import ApiServer
+from .control import Control
 from .corpus import NAME as SHAKESPEARE
+from .desk import Desk, answers
 from .entering import Entry, Run, beginning
 from .exits import Exit
 from .identity import Identity
 from .journal import Journal
 from .lock import hold
-from .logs import start_logging
+from .logs import FILES_ONLY, about, start_logging
+from .memory import keep_freed, reserve, spare_loaded
 from .outbox import Limits, Outbox
 from .part_file import PartFile
 from .paths import Home
@@ -40,10 +43,11 @@ from .refusals import state_gauges
 from .reporter import Reporter
 from .roots import find_roots
 from .runs import find_run
-from .session import Parts, Session
-from .settings import CELL, update_bytes
+from .session import Session
+from .settings import CELL, round_bytes, update_bytes
 from .state import StateStore
 from .training import Window as TrainWindow
+from .windows import Parts
 from .worker import TrainerLost, Worker
 
 if TYPE_CHECKING:
@@ -63,13 +67,22 @@ def run(options: UpOptions, *, wrap: Callable[[Machine], Machine] | None = None)
     """``murmur up``: returns the exit code. Raises MurmurError for what a person has to mend."""
     home = Home(options.home)
     home.create()
+    keep_freed()
+    spare_loaded()
     with hold(home.lock):
-        start_logging(home.log, debug=options.debug)
-        while True:
-            daemon = Daemon(options, home, wrap=wrap)
-            code = uvloop.run(_supervised(daemon))
-            if not daemon.gives_way:
-                return code
+        start_logging(home, debug=options.debug)
+        try:
+            while True:
+                daemon = Daemon(options, home, wrap=wrap)
+                code = uvloop.run(_supervised(daemon))
+                if not daemon.gives_way:
+                    return code
+        except MurmurError as error:
+            log.error("%s", f"{error} ({error.remedy})" if error.remedy else error, extra=FILES_ONLY)
+            raise
+        except Exception:
+            log.exception("the daemon failed", extra=FILES_ONLY)
+            raise
 
 
 async def _supervised(daemon: Daemon) -> int:
@@ -89,11 +102,14 @@ class Daemon:
     def __init__(self, options: UpOptions, home: Home, *, wrap: Callable[[Machine], Machine] | None = None) -> None:
         """``wrap`` gets the round machine and gives the one that is run: for what ``swarm`` injects."""
         self._options, self._home, self._wrap = options, home, wrap
+        self._new = not home.key.exists()
         self._identity = Identity.load_or_create(home.key)
         self._goal = find_run(options, home, self._identity)
+        about(peer=self._identity.peer, run=self._goal.run.hex())
         self._reporter = Reporter(self._first_status(), as_json=options.json)
         self._entry = Entry(self._goal, options, home, self._identity, self._reporter)
-        self._pulse = Pulse(self._reporter)
+        self._control = Control(home.root / "pause.json", self._reporter)
+        self._pulse = Pulse(self._reporter, self._control)
         self._stopping = asyncio.Event()
         self.gives_way = False
         """Another machine runs with this key: end, and wait in a new daemon, which knows nothing of this round."""
@@ -114,13 +130,14 @@ class Daemon:
         """Start every part, train, and end every part; returns the exit code."""
         self_test()
         async with AsyncExitStack() as stack:
-            answers = Answers(lambda: st.to_json(self._reporter.status), self.stop, self._invite, self._follow)
-            api = ApiServer(self._home, answers)
+            api = ApiServer(self._home, answers(self._desk(), self.stop))
             await api.start(self._options.api_port)
             stack.push_async_callback(api.close)
             pulse = keep_going(self._pulse.run, "pulse")
-            stack.push_async_callback(end, [pulse])
-            self._reporter.greet(str(self._home.key), self._entry.run.manifest.run.name if self._entry.run else None)
+            stack.push_async_callback(end, [pulse, keep_going(self._control.run, "clock of a pause")])
+            name = self._entry.run.manifest.run.name if self._entry.run else None
+            self._reporter.greet(str(self._home.key), name, new=self._new)
+            stack.callback(self._reporter.clear)
             started = await self._unless_stopped(self._start(stack))
             if started is not None:
                 await self._until_done(*started)
@@ -153,13 +170,14 @@ class Daemon:
         entry = self._entry
         worker = self._worker = self._pulse.worker = Worker(threads=self._options.threads, progress=self._on_progress)
         stack.push_async_callback(worker.stop)
+        await self._control.steer_trainer(worker)
         opening = asyncio.create_task(entry.open(stack, self._members), name="open network")
         try:
             worker.prepare()
             run = await entry.learn(opening)
             store = self._serve(run)
             await entry.have_data(run, opening)
-            await worker.start(run.training)
+            await worker.start(run.training, store.folder / "window.interrupted")
             await opening
         finally:
             await end([opening])
@@ -217,6 +235,7 @@ class Daemon:
         outbox = Outbox(network.transport, Limits.of(update_bytes(run.setting)))
         self._entry.yield_to(outbox.calm)
         session = Session(parts, self, outbox)
+        await asyncio.to_thread(reserve, round_bytes(run.setting))
         stack.push_async_callback(outbox.close)
         stack.push_async_callback(network.close)  # before the outbox, so that what is under way arrives
         parts.journal.gate, network.lease.on_lost = network.lease.gate, self._give_way
@@ -224,25 +243,15 @@ class Daemon:
         await network.attach(session)
         return session, outbox
 
+    def _desk(self) -> Desk:
+        return Desk(self._goal.anchor, self._entry, self._pulse, self._control)
+
     def _members(self) -> frozenset[PeerId]:
         """Peers that count: the run's founders and everybody in the table; before these are known, the seeds."""
         if self._entry.run is None:
             return frozenset(invitation.split(each)[1] for each in self._goal.seeds)
         table = self._machine.head.table.members if self._machine else ()
         return frozenset((*self._entry.run.manifest.members.founders, *table))
-
-    def _invite(self) -> dict[str, Any]:
-        """An invitation to this run; raises LocalError while nobody could come by it."""
-        known = self._machine.anchor if self._machine is not None else None
-        return self._entry.invitation(invitation.Anchor(known[1], known[0]) if known else self._goal.anchor)
-
-    async def _follow(self, seal: str) -> dict[str, Any]:
-        """A person chose a history of the run; raises LocalError where it is none of those shown."""
-        session = self._pulse.session
-        if session is None or not re.fullmatch(r"[0-9a-f]{64}", seal):
-            raise LocalError(f"{seal[:64]!r} is none of the histories shown", remedy="`murmur status` shows them")
-        await session.follow(Hash(bytes.fromhex(seal)))
-        return {"schema": 1, "following": seal}
 
     async def _until_done(self, session: Session, outbox: Outbox | None) -> None:
         """Train until told to stop, until the last round is final, or until a part fails."""
@@ -252,7 +261,8 @@ class Daemon:
             "finished": asyncio.create_task(self._finished(session, outbox), name="finished"),
         }
         self._pulse.session = session
-        self._reporter.enter("training")
+        self._control.steer_session(session)
+        self._pulse.tell_state()
         try:
             done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -284,7 +294,8 @@ class Daemon:
 
         async def show() -> None:
             assert self._worker is not None  # whoever sealed has trained, or could have
-            await self._reporter.held_out(effect.record, partial(self._worker.evaluate, effect.params))
+            measure = None if self._control.paused else partial(self._worker.evaluate, effect.params)
+            await self._reporter.held_out(effect.record, measure)
 
         task = asyncio.create_task(show(), name="held-out loss")
         self._evaluations.add(task)
@@ -337,8 +348,13 @@ class Daemon:
         )
 
     def _tell_ready(self, run: Run, worker: Worker) -> None:
-        window = run.manifest.round
+        """Network, trainer, limits: all that is known when training can begin."""
+        window, show = run.manifest.round, self._reporter.show
+        others = len(run.manifest.members.founders) > 1
+        show(first_screen.network(self._reporter.status, alone=self._options.alone, others=others))
         length = f"{window.steps} steps" if window.steps else f"{window.seconds} s"
-        self._reporter.say(
-            f"  trainer    ready on {worker.device}: {length} a round, then a line for each sealed round"
-        )
+        if self._control.paused:
+            show(("warn", "trainer", f"paused {self._control.reason.text}: nothing is trained, all else goes on"))
+        else:
+            show(("ok", "trainer", f"ready on {worker.device}: {length} a round, then a line for each sealed round"))
+        show(*first_screen.guest(worker.threads, os.cpu_count() or 1, self._options.blob_cap))

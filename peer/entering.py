@@ -219,7 +219,8 @@ def beginning(run: Run, store: StateStore, reporter: Reporter, first: Callable[[
     for text in store.warnings:
         reporter.warn("checkpoint", text)
     if found is not None:
-        reporter.say(f"going on after sealed round {found.head.round}", event="resumed", round=found.head.round)
+        text = f"going on after sealed round {found.head.round}"
+        reporter.show(("ok", "start", text), event="resumed", round=found.head.round)
         reporter.apply(st.Loaded(len(found.params), _state_of(found.head), last_sealed=found.head.round))
         return found
     params, momentum = first()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 from protocols.errors import ConfigError, EnvironmentFault, LocalError, MurmurError
@@ -28,6 +29,33 @@ class NoDaemon(LocalError):
 
 class Refused(LocalError):
     """The daemon answered, and said no."""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some disk space",
+    errno.EDQUOT: "free some disk space: this user's share of the disk is used up",
+    errno.EROFS: "choose a place that can be written, with --home DIR for what a peer keeps",
+    errno.EACCES: "make it readable and writable for this user, or use the user it belongs to",
+    errno.EPERM: "make it readable and writable for this user, or use the user it belongs to",
+    errno.EADDRINUSE: "end what listens there, or choose another port",
+    errno.EMFILE: "let this user open more files: `ulimit -n` shows how many it may",
+    errno.ENOMEM: "end other programs: the machine has no memory left",
+}
+
+
+def told(error: Exception) -> MurmurError:
+    """Any error as one that a person can read: what it is about, and what to do."""
+    if isinstance(error, MurmurError):
+        return error
+    shows = "the same command with --debug shows where"
+    if isinstance(error, OSError):
+        what = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        return EnvironmentFault(what, remedy=_REMEDIES.get(error.errno or 0, shows))
+    if isinstance(error, ImportError):
+        return EnvironmentFault(f"murmur is not installed whole: {error}", remedy="install murmuration again")
+    if isinstance(error, MemoryError):
+        return EnvironmentFault("no memory left", remedy=_REMEDIES[errno.ENOMEM])
+    return MurmurError(f"internal error: {type(error).__name__}: {error}", remedy=shows)
 
 
 def exit_code(error: MurmurError) -> Exit:

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from protocols.canonical import pack
-from protocols.errors import LocalError, RemoteError
+from protocols.errors import ConfigError, LocalError, RemoteError
 from protocols.ids import PeerId
 from protocols.manifest import Manifest, run_id, verify
 from protocols.messages import MAX_VOTERS, Seal, Vote
@@ -53,6 +53,8 @@ class Checked:
 
 def check(folder: Path) -> Checked:
     """Check an exported folder; raises LocalError naming the first thing wrong, ConfigError for its manifest."""
+    if not (folder / "manifest.toml").is_file():
+        raise ConfigError(f"{folder} holds no export", remedy="name a folder that `murmur export` wrote")
     manifest = read_manifest(folder / "manifest.toml")
     verify(manifest)
     scope = Scope(run_id(manifest), CELL)

@@ -53,8 +53,11 @@ class Identity:
             return identity if identity._create(path) else cls.load(path)
 
     @classmethod
-    def load(cls, path: Path) -> Identity:
-        """The identity in ``path``; raises FileNotFoundError when there is none, EnvironmentFault when it is no key."""
+    def load(cls, path: Path, *, remedy: str = "") -> Identity:
+        """The identity in ``path``; raises FileNotFoundError when there is none, EnvironmentFault when it is no key.
+
+        ``remedy``: what to do about a file that is none, where it is not a home's own.
+        """
         try:
             raw = _read_private(path)
         except FileNotFoundError:
@@ -62,22 +65,31 @@ class Identity:
         except OSError as error:
             raise EnvironmentFault(
                 f"cannot read the key {path}: {error.strerror}",
-                remedy=f"make {path} readable for this user, or choose another --home",
+                remedy=remedy or f"make {path} readable for this user, or choose another --home",
             ) from error
-        return cls._parse(raw, path)
+        return cls._parse(raw, path, remedy)
 
-    def save(self, path: Path) -> None:
+    @classmethod
+    def decode(cls, raw: bytes, name: str) -> Identity:
+        """The identity whose key file has these bytes; raises EnvironmentFault, which calls them ``name``."""
+        return cls._parse(raw, name, "give what `murmur key export` wrote")
+
+    def encoded(self) -> bytes:
+        """The bytes of its key file: the secret itself."""
+        return _PREFIX + self._key.private_bytes_raw() + self._public
+
+    def save(self, path: Path, *, remedy: str = "choose another --home, or move the file away") -> None:
         """Write the key file for a new home; raises EnvironmentFault when a file is there already."""
         if not self._create(path):
-            raise EnvironmentFault(f"{path} exists already", remedy="choose another --home, or move the file away")
+            raise EnvironmentFault(f"{path} exists already", remedy=remedy)
 
     def sign(self, data: bytes) -> bytes:
         """The 64-byte Ed25519 signature of ``data`` (RFC 8032; deterministic)."""
         return self._key.sign(data)
 
     @classmethod
-    def _parse(cls, raw: bytes, path: Path) -> Identity:
-        remedy = (
+    def _parse(cls, raw: bytes, path: Path | str, remedy: str) -> Identity:
+        remedy = remedy or (
             f"restore {path} from a backup, or move it away: the next start makes a new key, and this peer a newcomer"
         )
         if len(raw) != _FILE_BYTES:
@@ -95,7 +107,7 @@ class Identity:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                _write_synced(temporary, _PREFIX + self._key.private_bytes_raw() + self._public)
+                _write_synced(temporary, self.encoded())
                 _put_in_place(temporary, path)
                 _sync_directory(path.parent)
             finally:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from .evaluate import batch_losses
-from .models.gpt import GPT, flatten, load_flat
+from .interrupted import NO_WINDOW, PARAMETERS, Interrupted
+from .models.gpt import GPT, flatten, flatten_all, load_flat, split_flat
 from .training import WindowResult
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from protocols.ids import Hash
 
     from .data import Corpus
     from .training import InnerConfig, TrainConfig, Window
@@ -32,6 +35,8 @@ class Learner:
         self._held_out = corpus.held_out_batches()
         self._optimizer: torch.optim.Optimizer | None = None
         self._age = 0
+        self._losses: list[float] = []
+        self._seconds = 0.0
 
     def train(
         self,
@@ -40,29 +45,68 @@ class Learner:
         *,
         end: NDArray[np.float32],
         on_step: Callable[[int, float], bool] = lambda step, loss: True,
+        interrupted: Interrupted | None = None,
     ) -> WindowResult | None:
         """Train from ``start`` and write the trained vector to ``end`` (both float32 [parameters]).
 
-        ``on_step(steps done, loss)`` is called after each step; False from it abandons the window: None is returned
-        and ``end`` left alone.
+        ``on_step(steps done, loss)`` is called after each step; False from it ends the window there: None is returned,
+        ``end`` left alone, and ``interrupt`` gives what goes on from there as ``interrupted``, with the bits of a
+        window that nothing had interrupted.
         """
-        began = time.monotonic()
-        load_flat(self._model, start)
-        optimizer = self._fresh_optimizer()
-        losses: list[float] = []
-        while not _over(window, len(losses), time.monotonic() - began):
-            losses.append(self._step(optimizer, window, len(losses)))
-            if not on_step(len(losses), losses[-1]):
+        if interrupted is None:
+            load_flat(self._model, start)
+            optimizer = self._fresh_optimizer()
+            self._losses, self._seconds = [], 0.0
+        else:
+            optimizer = self.take_up(interrupted)
+        began = time.monotonic() - self._seconds
+        while not _over(window, len(self._losses), self._seconds):
+            self._losses.append(self._step(optimizer, window, len(self._losses)))
+            self._seconds = time.monotonic() - began
+            if not on_step(len(self._losses), self._losses[-1]):
                 return None
         flatten(self._model, end)
+        losses, self._losses = self._losses, []
         return WindowResult(
             end=end,
             steps=len(losses),
             tokens=len(losses) * self.config.inner.batch * self.config.context,
             loss=sum(losses) / len(losses),
             last_loss=losses[-1],
-            seconds=time.monotonic() - began,
+            seconds=self._seconds,
         )
+
+    def interrupt(self, origin: Hash | None) -> Interrupted | None:
+        """The window that ``train`` has left, which came from ``origin``, and the optimizer; None: nothing to keep.
+
+        ``origin`` None: no window is to go on.
+        """
+        if origin is None:
+            self._losses = []
+        if self._optimizer is None or not (self._losses or not self.config.inner.reset):
+            return None
+        state = self._optimizer.state
+        first: dict[str, torch.Tensor] = state.get(self._model.ordered[0], {})
+        names = first.keys() - {"step"}
+        vectors = {name: flatten_all([state[each][name] for each in self._model.ordered]) for name in sorted(names)}
+        if self._losses:
+            vectors[PARAMETERS] = flatten_all(self._model.ordered)
+        return Interrupted(origin or NO_WINDOW, self._age, self._seconds, tuple(self._losses), vectors)
+
+    def take_up(self, state: Interrupted) -> torch.optim.Optimizer:
+        """Be where ``interrupt`` was; returns the optimizer. Raises ValueError for the state of another model."""
+        optimizer = self._optimizer = make_optimizer(self._model, self.config.inner)
+        self._age, self._losses, self._seconds = state.age, list(state.losses), state.seconds
+        if PARAMETERS in state.vectors:
+            load_flat(self._model, state.vectors[PARAMETERS])
+        for name, vector in state.vectors.items():
+            if name == PARAMETERS:
+                continue
+            for parameter, values in zip(self._model.ordered, split_flat(self._model, vector), strict=True):
+                kept = optimizer.state[parameter]
+                kept["step"] = torch.tensor(float(state.age))
+                kept[name] = values.to(parameter.device)
+        return optimizer
 
     def evaluate(
         self, vector: NDArray[np.float32], *, on_step: Callable[[int, float], bool] = lambda step, loss: True

@@ -26,6 +26,7 @@ from protocols.invitation import MAX_ADDRESSES, split
 from . import status as st
 from .address_book import AddressBook
 from .key_lease import KeyLease, leave
+from .peers import Record
 from .refusals import Refusals
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class Network:
             if seed.state == "ok" and not found.get(each):
                 found[each] = (seed.address,)
         return {peer: addresses for peer, addresses in found.items() if self._admits(peer)}
+
+    def known(self) -> dict[PeerId, Record]:
+        """What the directory says of peers of the run."""
+        return {peer: Record(each.version, each.head_round, each.addresses) for peer, each in self._records.items()}
 
     def seeds(self) -> list[Seed]:
         """The addresses that are tried, and how they fare."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
 from protocols.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,13 @@ class Home:
 
     @property
     def log(self) -> Path:
-        """The daemon's log."""
+        """The daemon's log, for people."""
         return self.root / "murmur.log"
+
+    @property
+    def json_log(self) -> Path:
+        """The same log, a JSON object a line."""
+        return self.root / "murmur.jsonl"
 
     @property
     def runs(self) -> Path:
@@ -72,9 +80,13 @@ class Home:
 
 
 def default_home() -> Path:
-    """``$MURMUR_HOME``, else the platform's place for user data (XDG on Linux)."""
-    chosen = os.environ.get("MURMUR_HOME")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("murmur", appauthor=False)
+    """The platform's place for user data (XDG on Linux); ``MURMUR_HOME`` and the configuration come before it."""
+    return platformdirs.user_data_path("murmur", appauthor=False)
+
+
+def config_file() -> Path:
+    """The configuration in the platform's place for it (XDG on Linux); ``MURMUR_CONFIG`` names another."""
+    return platformdirs.user_config_path("murmur", appauthor=False) / "config.toml"
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -16,6 +16,7 @@ from . import status as st
 if TYPE_CHECKING:
     from protocols.round.machine import Machine
 
+    from .control import Control
     from .reporter import Reporter
     from .session import Session
     from .worker import Worker
@@ -28,13 +29,18 @@ PATIENCE_S = 60.0
 class Pulse:
     """Reads the parts of a daemon that are there so far."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, reporter: Reporter, control: Control) -> None:
+        self._reporter, self._control = reporter, control
         self.worker: Worker | None = None
         self.machine: Machine | None = None
         self.session: Session | None = None
         """None until the session runs."""
         self._waiting = ((0, "train"), 0.0)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The document for the local interface."""
+        return st.to_json(self._reporter.status)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,11 +50,23 @@ class Pulse:
             worker, known = self.worker, self._reporter.status.processes
             trainer = st.Child(worker.pid, worker.rss, worker.restarts) if worker else known.trainer
             self._reporter.apply(st.Processes(daemon, known.p2pd, trainer))
-            if self.machine is not None and self.session is not None and not self.session.stopping.is_set():
-                self._tell_state(self.machine)
-                self._tell_waiting(self.machine)
+            self.tell_state()
             self._tell_deadline()
+            self._reporter.draw()
             await asyncio.sleep(PULSE_S)
+
+    def tell_state(self) -> None:
+        """What the daemon as a whole is doing, and for whom it waits, once rounds go on."""
+        if self.machine is None or self.session is None or self.session.stopping.is_set():
+            return
+        if self._control.finishing.is_set():
+            return
+        if self._control.paused:
+            self._reporter.enter("paused", self._control.reason)
+            self._reporter.apply(st.Cleared("waiting"))
+            return
+        self._tell_state(self.machine)
+        self._tell_waiting(self.machine)
 
     def _tell_state(self, machine: Machine) -> None:
         """Say that nobody is there, or that the state is on its way."""

@@ -14,9 +14,13 @@ from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Histories, Notice, Phase, Record, Sealed, Syncing, Told, Trouble, Votes
 from protocols.table import STRIKE
 
-from . import histories
+from . import first_screen, histories
 from . import status as st
+from .first_screen import REFERENCES
 from .journal import Withheld
+from .logs import FIELDS, about
+from .screen import live_line
+from .terminal import Terminal
 
 if TYPE_CHECKING:
     from protocols.manifest import Manifest
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REFERENCES = (("uniform", 5.545), ("letters", 3.30), ("bigram", 2.47), ("trigram", 1.85))
-"""What simple models reach on the embedded corpus, nats per byte (measured on all 38 plays)."""
 SAY_S = 5.0
 """Between two lines about something that is on its way."""
 EVALUATION_SHARE = 0.1
@@ -50,6 +52,8 @@ class Reporter:
         self.syncing = ""
         """What is fetched just now, for a person; empty: nothing."""
         self._as_json = as_json
+        self._terminal = Terminal(sys.stdout)
+        self._finishing = False
         self._said: tuple[str, float] = ("", 0.0)
         self._store: StateStore | None = None
         self._limits, self._shakespeare = (0, 0), False
@@ -81,16 +85,35 @@ class Reporter:
 
     def say(self, text: str, **fields: object) -> None:
         """A line for the person at the terminal, or its fields as JSON."""
-        log.info("%s", text.strip())
-        if self._as_json and not fields:
-            return
-        sys.stdout.write(f"{json.dumps({'schema': 1, **fields}) if self._as_json else text}\n")
-        sys.stdout.flush()
+        log.info("%s", text.strip(), extra={FIELDS: fields})
+        if not self._as_json:
+            self._terminal.line(text)
+        elif fields:
+            self._terminal.line(json.dumps({"schema": 1, **fields}))
+
+    def show(self, *items: first_screen.Item, **fields: object) -> None:
+        """The same for lines with a mark and a label."""
+        for mark, label, text in items:
+            log.info("%s: %s", label, text, extra={FIELDS: fields})
+            if not self._as_json:
+                self._terminal.item(mark, label, text)
+            elif fields:
+                self._terminal.line(json.dumps({"schema": 1, **fields}))
+
+    def draw(self) -> None:
+        """Rewrite the last line on a terminal: what goes on just now."""
+        if not self._as_json and self._terminal.rewrites and self.status.state != "stopping":
+            self._terminal.live(live_line(st.to_json(self.status), self._terminal.width))
+
+    def clear(self) -> None:
+        """Take that line away."""
+        self._terminal.clear()
 
     def warn(self, code: str, text: str, remedy: str = "") -> None:
         """Show a warning in the status and the log."""
         self.apply(st.Warned(code, text, remedy))
-        log.warning("%s%s", text, f" ({remedy})" if remedy else "")
+        self._terminal.clear()  # warnings come by another stream
+        log.warning("%s%s", text, f" ({remedy})" if remedy else "", extra={FIELDS: {"code": code}})
 
     def tell_seeking(self, text: str) -> None:
         """Nobody is there to fetch from."""
@@ -108,32 +131,21 @@ class Reporter:
         now, (said, when) = time.monotonic(), self._said
         if state != said or (state == "syncing" and now - when > SAY_S):
             self._said = (state, now)
-            self.say(f"  {state:<10} {reason.text}", event=state, reason=reason.text)
+            self.show(("note", state, reason.text), event=state, reason=reason.text)
 
-    def greet(self, key: str, name: str | None) -> None:
+    def greet(self, key: str, name: str | None, *, new: bool) -> None:
         """The first lines: who this is, by the file of its ``key``, and the run, by its ``name`` if that is known."""
-        status = self.status
-        run = f"run {f'{name} ' if name else ''}({(status.run.id or '')[:12]})"
-        self.say(
-            f"murmur {status.version}   {run}   protocol {status.protocol}",
-            event="started",
-            peer=status.peer,
-            run=status.run.id,
-        )
-        self.say(f"  identity   {short(PeerId(status.peer))}, key in {key}")
+        now = self.status
+        self.say(first_screen.header(now, name), event="started", peer=now.peer, run=now.run.id)
+        self.show(first_screen.identity(now, key, new=new))
 
     def describe(self, manifest: Manifest, values: int, *, alone: bool) -> None:
-        """The next lines: what is trained, a model of ``values`` parameters, on what, and how to end it."""
-        founders = len(manifest.members.founders)
-        members = f"{founders} founder{'s' * (founders > 1)}"
-        self.say(f"  model      {manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}")
-        self.say(f"  data       {manifest.data.name}, {len(manifest.data.shards)} shards")
-        if self._shakespeare:
-            lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
-            self.say(f"  to beat    {lines} (held-out nats per byte)")
-        if founders < 4 and not alone:
-            self.say("  note       fewer than four members: no liar is tolerated")
-        self.say("  stop       Ctrl-C, or `murmur stop`; what is sealed stays")
+        """The next lines: what is trained, a model of ``values`` parameters, and on what."""
+        self.show(*first_screen.run(manifest, values, alone=alone, embedded=self._shakespeare))
+
+    def finish(self) -> None:
+        """The round under way is the last."""
+        self._finishing = True
 
     def begin(self, head: Head) -> None:
         """The daemon starts from this head."""
@@ -143,6 +155,7 @@ class Reporter:
     def on_progress(self, step: int, steps: int) -> None:
         """The trainer is in the middle of a window of so many steps; 0: it counts seconds."""
         self.apply(st.Progressed(min(1.0, step / steps) if steps else 0.0, self.status.round.deadline_s))
+        self.draw()
 
     def on_window(self, window: WindowResult) -> None:
         """The trainer finished a window."""
@@ -157,6 +170,7 @@ class Reporter:
         """A phase began, a seal became final, a late vote came, or something is wrong."""
         match effect:
             case Phase(number, name):
+                about(round=number)  # what the session's task logs from here on
                 self.apply(st.PhaseEntered(number, cast("st.Phase", name)))
             case Final(seal):
                 self._amend(seal, final=True)
@@ -248,17 +262,25 @@ class Reporter:
     def _is_last(self, number: int) -> bool:
         """Whether round ``number`` is the last of this start, or of the run."""
         here, run = self._limits
-        return bool((here and self._sealed >= here) or (run and number >= run))
+        return self._finishing or bool((here and self._sealed >= here) or (run and number >= run))
 
     def _wants_held_out(self, number: int) -> bool:
         """Whether it is time to measure: at first, at last, and as long as it stays a small share of the time."""
         return self._is_last(number) or self._spent["evaluate"] <= EVALUATION_SHARE * self._spent["train"]
 
-    async def held_out(self, record: Record, evaluate: Evaluate) -> None:
-        """Measure the held-out loss after a round, if it is time to, and print the round's line."""
+    async def held_out(self, record: Record, evaluate: Evaluate | None) -> None:
+        """Measure the held-out loss after a round, if it is time to, and print the round's line.
+
+        ``evaluate`` None: nobody can measure it just now.
+        """
         loss = None
         # Nothing may keep the trainer from its first window.
-        if not record.void and not self._catches_up(record) and self._wants_held_out(record.round):
+        if (
+            evaluate is not None
+            and not record.void
+            and not self._catches_up(record)
+            and self._wants_held_out(record.round)
+        ):
             began = time.monotonic()
             try:
                 loss = await evaluate()
@@ -281,7 +303,7 @@ class Reporter:
         if self._replayed is not None:
             first, last = self._replayed
             self._replayed = None
-            self.say(f"  syncing    caught up with rounds {first} to {last}, which were made before this peer came")
+            self.show(("ok", "syncing", f"caught up with rounds {first} to {last}, made before this peer came"))
         train = self._window.loss if self._window else None
         parts = [*self._words(record, loss, train), *self._remarks()]
         fields = {"event": "sealed", "round": record.round, "train_loss": train, "held_out_loss": loss}

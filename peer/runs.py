@@ -171,11 +171,11 @@ def read_manifest(path: Path) -> Manifest:
     """Parse a manifest file; raises ConfigError."""
     try:
         if path.stat().st_size > MANIFEST_BYTES:
-            raise ConfigError(f"{path} is larger than {MANIFEST_BYTES >> 20} MiB: not a manifest")
+            text = f"{path} is larger than {MANIFEST_BYTES >> 20} MiB: not a manifest"
+            raise ConfigError(text, remedy="name a manifest, such as `murmur run init` writes")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         known = f"an embedded run ({corpus.NAME}) nor one of this home nor a manifest file"
-        raise ConfigError(
-            f"{path} is neither {known}: {error}", remedy="`murmur run init` writes a manifest"
-        ) from error
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"{path} is neither {known}: {why}", remedy="`murmur run init` writes a manifest") from error
     return parse(text)

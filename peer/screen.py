@@ -1,17 +1,28 @@
-"""The status document as one screen of text. Pure; what is unknown is shown as ``–``."""
+"""The status document as one screen of text, and as one line. Pure; what is unknown is shown as ``–``."""
 
 from __future__ import annotations
 
+import textwrap
+import time
 from typing import Any
 
 SHOWN_VERDICTS = 5
 UNKNOWN = "–"
+BAR = 16
+LABEL = 10
+NARROWEST = 40
+"""Columns below which no screen is made to fit."""
 
 
-def screen(status: dict[str, Any]) -> str:
-    """Lines without a final newline; reads only keys of the contract, and misses none of them."""
+def screen(status: dict[str, Any], width: int | None = None) -> str:
+    """Lines without a final newline, of ``width`` columns at most (None: as long as they are).
+
+    Reads only keys of the contract, and misses none of them.
+    """
     run, now, model = status["run"], status["round"], status["model"]
     speed, peers = status["speed"], status["peers"]
+    if status["state"] == "paused":
+        speed = dict.fromkeys(speed)  # that of the last window says nothing about now
     lines = [
         ("state", status["state"] + _reason(status["reason"])),
         ("run", f"{_text(run['name'])} · {_text(run['size'])} · cell {_text(run['cell'])} · {_text(run['id'])[:16]}"),
@@ -37,7 +48,77 @@ def screen(status: dict[str, Any]) -> str:
         *(("warning", _warning(warning)) for warning in status["warnings"]),
         ("peer", f"{status['peer']} · murmur {status['version']}"),
     ]
-    return "\n".join(f"{name:<10} {text}" for name, text in lines)
+    if status["pause"]:
+        lines.insert(1, ("pause", _pause(status["pause"])))
+    return "\n".join(_row(name, text, width) for name, text in lines)
+
+
+def _row(name: str, text: str, width: int | None) -> str:
+    if width is None:
+        return f"{name:<{LABEL}} {text}"
+    room = max(NARROWEST, width) - LABEL - 1
+    first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    return "\n".join([f"{name:<{LABEL}} {first}", *(f"{'':<{LABEL}} {each}" for each in rest)])
+
+
+def _pause(pause: dict[str, Any]) -> str:
+    since = time.strftime("%a %H:%M", time.localtime(pause["since"]))
+    until = time.strftime("%a %H:%M", time.localtime(pause["until"])) if pause["until"] else "`murmur resume`"
+    return f"since {since}, until {until}; the trainer is ended, seals are followed, others are served"
+
+
+def live_line(status: dict[str, Any], width: int) -> str:
+    """What goes on just now, in at most ``width`` columns: the round with a bar, or why there is none."""
+    now, model, peers = status["round"], status["model"], status["peers"]
+    state, reason = status["state"], status["reason"]["text"]
+    if state in ("training", "finishing") and now["phase"] is not None:
+        parts = [f" round {_text(now['number']):>4}  {now['phase']:<8} {bar(now['progress'])}"]
+        if model["train_loss"] is not None:
+            parts.append(f"loss {model['train_loss']:.2f}")
+        if status["speed"]["tokens_per_s"] is not None:
+            parts.append(f"{_amount(status['speed']['tokens_per_s'])} tok/s")
+        parts.append(f"peers {peers['total']}" + (" (finishing)" if state == "finishing" else ""))
+    else:
+        parts = [f" {state}{': ' + reason if reason else ''}", f"peers {peers['total']}"]
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + 3 + len(part) < width:
+            line += f"   {part}"
+    return line[:width]
+
+
+def bar(progress: float | None) -> str:
+    """``▕████────▏ 50%``; nothing where it is unknown."""
+    if progress is None:
+        return ""
+    done = round(BAR * min(1.0, max(0.0, progress)))
+    return f"▕{'█' * done}{'─' * (BAR - done)}▏{progress:4.0%}"
+
+
+def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
+    """One row for each peer; on a narrow screen the ids are shortened and addresses left out."""
+    wide = width is None or width >= 110
+    rows = [("peer", "connection", "member", "weight", "sealed", "round", "software", "address" if wide else "")]
+    for each in peers:
+        member = each["member"] or {}
+        missed = f", missed {member['missed']}" if member.get("missed") else ""
+        rows.append(
+            (
+                each["id"] if width is None else f"{each['id'][:4]}…{each['id'][-6:]}",
+                "this one" if each["own"] else each["connection"] or "none",
+                f"{member['state']}{missed}" if member else "no",
+                f"{member['weight']:.2f}" if member else UNKNOWN,
+                _text(member.get("sealed")),
+                _text(each["head"]),
+                _text(each["software"]),
+                _text(each["addresses"][0] if each["addresses"] else None) if wide else "",
+            )
+        )
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
+    connected = sum(each["connection"] is not None for each in peers)
+    lines.append(f"{connected} connected, {sum(each['member'] is not None for each in peers)} members")
+    return "\n".join(line if width is None else line[: max(NARROWEST, width)] for line in lines)
 
 
 def _reason(reason: dict[str, Any]) -> str:
@@ -74,6 +155,8 @@ def _warning(warning: dict[str, Any]) -> str:
 
 def _process(name: str, process: dict[str, Any]) -> str:
     restarts = process.get("restarts")
+    if process["pid"] is None:
+        return f"{name} none" + (f" (restarted {restarts}×)" if restarts else "")
     again = f", restarted {restarts}×" if restarts else ""
     return f"{name} {_text(process['pid'])} ({_amount(process['rss'])}B{again})"
 

@@ -1,8 +1,7 @@
 """Runs a round machine: feeds it frames, windows, values and the time, and carries out its effects.
 
-One task takes inputs one at a time, so the machine never runs twice at once; sending, training and
-computing happen beside it and come back as inputs. What is due comes before what this peer made
-itself, and that before the frames of others.
+One task takes inputs one at a time, so the machine never runs twice at once; sending, training and computing happen
+beside it and come back as inputs. What is due comes before what this peer made itself, and that before others' frames.
 """
 
 from __future__ import annotations
@@ -34,22 +33,21 @@ from protocols.round.effects import (
     Told,
     Train,
     Trouble,
-    Vector,
-    Window,
     Work,
 )
+from protocols.round.looking import LOOKED_AT
 
 from .choosing import choose, remember
 from .journal import SlotUsed, Withheld
 from .part_file import PartKeeper
-from .state import Checkpoint, StateStore
+from .state import Checkpoint
+from .windows import Parts, Windows
 
 if TYPE_CHECKING:
     from protocols.messages import Body
-    from protocols.round.machine import Machine
-    from protocols.statements import Scope, Statement
+    from protocols.round.effects import Window
+    from protocols.statements import Statement
 
-    from .journal import Journal
     from .outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -69,7 +67,6 @@ UNSIGNED = 64
 
 T = TypeVar("T")
 Input = Callable[[float], list[Effect]]
-Clock = Callable[[], float]
 
 
 class Observer(Protocol):
@@ -83,20 +80,6 @@ class Observer(Protocol):
 
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused; None: it took everything that waited for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a session works with. ``trainer`` trains one window; ``clock`` gives monotonic seconds."""
-
-    scope: Scope
-    machine: Machine
-    journal: Journal
-    store: StateStore
-    trainer: Callable[[Train], Coroutine[None, None, Window]]
-    clock: Clock
-    drift: Vector | None = None
-    """What was trained and not sealed before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +106,7 @@ class Session:
         self._retry_at, self._pause = math.inf, RETRY_S[0]
         self._unsaved: Checkpoint | None = None
         self._unsigned: deque[_Signing] = deque(maxlen=UNSIGNED)
-        self._next: Train | None = None
-        self._training: asyncio.Task[None] | None = None
-        self._restarted = True
+        self._windows = Windows(parts, self._on_disk, self._spawn, self._hand_in)
         self._tasks: asyncio.TaskGroup | None = None
         self.stopping = asyncio.Event()
         """Set once the observer said stop: no further window is trained."""
@@ -146,8 +127,7 @@ class Session:
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame.
 
-        Raises RemoteError when the machine refuses it and the sender is at fault, TransportError when its turn
-        does not come.
+        Raises RemoteError when the machine refuses it and the sender is at fault, TransportError without a turn.
         """
         machine = self._parts.machine
         if kind == "statement":
@@ -156,7 +136,8 @@ class Session:
                 await self._note(statement)
             await self._ask(sender, lambda now: machine.receive(statement, sender, now))
         else:
-            await self._ask(sender, lambda now: machine.payload(sender, kind, payload, now))
+            frame = await asyncio.to_thread(machine.read, sender, kind, payload) if kind in LOOKED_AT else payload
+            await self._ask(sender, lambda now: machine.payload(sender, kind, frame, now))
 
     async def _note(self, statement: Statement) -> None:
         """One's own words, from others: this home may not know them."""
@@ -188,6 +169,21 @@ class Session:
                 raise
         except TimeoutError as error:
             raise TransportError(sender, f"a frame of its had no turn within {HANDLE_S:.0f} s") from error
+
+    def pause(self) -> None:
+        """The trainer is paused: the round machine waits for no window."""
+        self._hand_in(self._parts.machine.pause)
+
+    def resume(self) -> None:
+        """The trainer goes on."""
+
+        def go_on(now: float) -> list[Effect]:
+            effects = self._parts.machine.resume(now)
+            if any(isinstance(each, Train) for each in effects):
+                self._windows.give_up()
+            return effects
+
+        self._hand_in(go_on)
 
     def _hand_in(self, run: Input) -> None:
         """An input that no frame of another peer may hold up."""
@@ -257,7 +253,7 @@ class Session:
             case Work():
                 self._spawn(self._work(effect), f"work {effect.key}")
             case Train():
-                self._train(effect)
+                self._windows.ask(effect)
             case Sealed():
                 return await self._sealed(effect)
             case KeepChunk() | LoadPart() | DropPart():
@@ -316,8 +312,7 @@ class Session:
         if await self._observer.on_sealed(effect):
             return []
         self.stopping.set()
-        if self._training is not None:
-            self._training.cancel()
+        self._windows.end()
         return self._parts.machine.finish(self._parts.clock())
 
     async def _save(self) -> None:
@@ -358,30 +353,6 @@ class Session:
     async def _on_disk(self, run: Callable[[], T]) -> T:
         """In the one thread for the disk: in order, and never behind a computation."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, run)
-
-    def _train(self, effect: Train) -> None:
-        """One window at a time; a newer base replaces one that waits."""
-        if self.stopping.is_set():
-            return
-        self._next = effect
-        if self._training is None or self._training.done():
-            self._training = self._spawn(self._train_windows(), "train")
-
-    async def _train_windows(self) -> None:
-        while (effect := self._next) is not None:
-            self._next = None
-            window = await self._window(effect)
-            self._hand_in(partial(self._parts.machine.trained, effect.parent, window))
-
-    async def _window(self, effect: Train) -> Window:
-        """The window that was committed before a restart, or a new one."""
-        if self._restarted:
-            self._restarted = False
-            pending = await self._on_disk(partial(self._parts.store.load_pending, effect.parent))
-            if pending is not None:
-                log.info("round %d: taking up the update committed before the restart", effect.round)
-                return Window(*pending)
-        return await self._parts.trainer(effect)
 
     async def _work(self, effect: Work) -> None:
         machine = self._parts.machine

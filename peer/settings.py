@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from protocols.compression import get_codec
+from protocols.round.context import HISTORY_BYTES
 from protocols.round.effects import Setting
 from protocols.round.exchange import part_sizes
 
@@ -69,3 +70,14 @@ def round_setting(manifest: Manifest, values: int) -> Setting:
 def update_bytes(setting: Setting) -> int:
     """Size of a whole encoded update."""
     return sum(part_sizes(get_codec(setting.update_codec), setting.values, setting.part))
+
+
+KEPT = 8
+"""Rounds of which results are kept, for ``round_bytes``; for large models their bytes are bounded before."""
+
+
+def round_bytes(setting: Setting) -> int:
+    """Memory that the first rounds take beside the state and the drift: vectors made anew, parts, results kept."""
+    results = sum(part_sizes(get_codec(setting.result_codec), setting.values, setting.part))
+    vectors = 4 * 4 * setting.values  # state, drift, and what was trained
+    return vectors + 2 * update_bytes(setting) + results + min(HISTORY_BYTES, KEPT * results)

@@ -8,171 +8,76 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from .histories import Histories, History
+from .status_parts import (
+    Child,
+    Daemon,
+    Limit,
+    ModelInfo,
+    Pause,
+    Peers,
+    Phase,
+    Processes,
+    Reach,
+    Reason,
+    ReasonCode,
+    RoundInfo,
+    Ruling,
+    Rung,
+    RunInfo,
+    Seed,
+    Speed,
+    State,
+    Traffic,
+    Verdict,
+    Warned,
+)
+
+__all__ = [
+    "Child",
+    "Cleared",
+    "Daemon",
+    "Event",
+    "Finalised",
+    "Limit",
+    "Limits",
+    "Loaded",
+    "Measured",
+    "ModelInfo",
+    "Pause",
+    "Paused",
+    "Peers",
+    "Phase",
+    "PhaseEntered",
+    "Processes",
+    "Progressed",
+    "Reach",
+    "Reason",
+    "ReasonCode",
+    "RoundInfo",
+    "Ruling",
+    "RunInfo",
+    "Rung",
+    "Sealed",
+    "Seed",
+    "Speed",
+    "State",
+    "StateChanged",
+    "Status",
+    "Traffic",
+    "Trained",
+    "Verdict",
+    "Warned",
+    "apply",
+    "to_json",
+]
 
 SCHEMA = 1
 KEPT_VERDICTS = 16
 KEPT_WARNINGS = 16
 KEPT_SEEDS = 32
-
-State = Literal["starting", "seeking", "syncing", "training", "paused", "finishing", "stopping"]
-ReasonCode = Literal[
-    "none", "user", "schedule", "idle", "battery", "program", "gpu_busy", "temperature", "quota", "memory", "disk",
-    "no_data", "no_peers", "key_in_use",
-]  # fmt: skip
-Phase = Literal["train", "commit", "roster", "exchange", "reduce", "check", "seal", "apply"]
-Ruling = Literal["pending", "accepted", "late", "rejected", "void"]
-Rung = Literal["unknown", "public", "mapped", "ipv6", "punched", "relayed", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why the state is what it is."""
-
-    code: ReasonCode = "none"
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """The run that this daemon serves; ``id`` in hex."""
-
-    id: str | None = None
-    name: str | None = None
-    size: str | None = None
-    cell: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundInfo:
-    """``progress`` of the phase in 0 … 1; ``deadline_s`` = seconds until something is due.
-
-    ``void`` counts the void rounds since the start; ``final``: whether ``last_sealed`` is.
-    """
-
-    number: int | None = None
-    phase: Phase | None = None
-    progress: float | None = None
-    deadline_s: float | None = None
-    last_sealed: int | None = None
-    void: int | None = None
-    final: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """``tokens`` trained on by this peer; losses in nats per byte; ``state_hash`` in hex."""
-
-    parameters: int | None = None
-    tokens: int | None = None
-    train_loss: float | None = None
-    held_out_loss: float | None = None
-    state_hash: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Of this peer's inner steps."""
-
-    steps_per_s: float | None = None
-    tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Open connections by kind."""
-
-    total: int = 0
-    direct: int = 0
-    punched: int = 0
-    relayed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How others reach this peer, and why it thinks so."""
-
-    rung: Rung = "unknown"
-    evidence: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """An address that was given to start from."""
-
-    address: str
-    state: Literal["ok", "failed", "trying"]
-    error: str | None = None
-    retry_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of this peer's update in a round."""
-
-    round: int
-    verdict: Ruling
-    code: str = ""
-    text: str = ""
-    weight: float | None = None
-    score: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes; ``month`` = this calendar month, ``cap`` None = none."""
-
-    sent: int | None = None
-    received: int | None = None
-    month: int | None = None
-    cap: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """Process id and resident bytes."""
-
-    pid: int | None = None
-    rss: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """The same of a child, and how often it had to be started again."""
-
-    pid: int | None = None
-    rss: int | None = None
-    restarts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """All processes of this peer."""
-
-    daemon: Daemon = Daemon()
-    p2pd: Child = Child()
-    trainer: Child = Child()
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """A warning, shown until cleared. Also an event: it replaces the warning with the same code."""
-
-    code: str
-    text: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What others may make this peer hold or do: ``in_use`` None for a rate, ``refused`` since the start."""
-
-    limit: float
-    in_use: float | None = None
-    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +91,7 @@ class Status:
     state: State = "starting"
     reason: Reason = Reason()
     since: float
+    pause: Pause | None = None
     run: RunInfo = RunInfo()
     round: RoundInfo = RoundInfo()
     model: ModelInfo = ModelInfo()
@@ -208,6 +114,13 @@ class StateChanged:
     state: State
     since: float
     reason: Reason = Reason()
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Event: the owner wants a pause, or (None) none any more."""
+
+    pause: Pause | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +206,7 @@ Event = (
     | Cleared
     | Limits
     | StateChanged
+    | Paused
     | Loaded
     | Measured
     | PhaseEntered
@@ -311,6 +225,14 @@ _PARTS: dict[type, str] = {
 }
 
 
+_FIELDS: dict[type, tuple[str, str]] = {
+    Histories: ("histories", "branches"),
+    Limits: ("limits", "limits"),
+    Paused: ("pause", "pause"),
+}
+"""Events of which one field becomes one of the document."""
+
+
 def apply(status: Status, event: Event) -> Status:
     """The document after ``event``."""
     return replace(status, event=status.event + 1, **_changes(status, event))
@@ -319,9 +241,10 @@ def apply(status: Status, event: Event) -> Status:
 def _changes(status: Status, event: Event) -> dict[str, Any]:
     if type(event) in _PARTS:
         return {_PARTS[type(event)]: event}
+    if type(event) in _FIELDS:
+        name, field_name = _FIELDS[type(event)]
+        return {name: getattr(event, field_name)}
     match event:
-        case Histories():
-            return {"histories": event.branches}
         case StateChanged():
             return {"state": event.state, "reason": event.reason, "since": event.since}
         case Seed():
@@ -330,8 +253,6 @@ def _changes(status: Status, event: Event) -> dict[str, Any]:
         case Verdict():
             rest = tuple(verdict for verdict in status.verdicts if verdict.round != event.round)
             return {"verdicts": tuple(sorted((*rest, event), key=lambda each: each.round))[-KEPT_VERDICTS:]}
-        case Limits():
-            return {"limits": event.limits}
         case Warned() | Cleared():
             kept = tuple(warning for warning in status.warnings if warning.code != event.code)
             return {"warnings": (*kept, event)[-KEPT_WARNINGS:] if isinstance(event, Warned) else kept}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adamw", "sgd")
 DEALS = ("round", "fixed")
+MEND = "mend the manifest and sign it again with `murmur run sign`, or ask its founder to"
+REPORT = "this is a fault of murmur itself: `murmur log` shows what led to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,13 @@ class InnerConfig:
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(f"unknown inner optimizer {self.optimizer!r}", remedy=f"one of {', '.join(OPTIMIZERS)}")
         if len(self.betas) != 2 or not all(math.isfinite(number) and number >= 0 for number in numbers):
-            raise ConfigError("inner optimizer: lr, two betas, weight_decay and clip must be finite and not negative")
+            raise ConfigError(
+                "inner optimizer: lr, two betas, weight_decay and clip must be finite and not negative", remedy=MEND
+            )
         if not 0 < self.lr <= 10 or max(self.betas) >= 1:
-            raise ConfigError("inner optimizer: lr must be in (0, 10], betas below 1")
+            raise ConfigError("inner optimizer: lr must be in (0, 10], betas below 1", remedy=MEND)
         if not 1 <= self.batch <= 4096 or not 0 <= self.warmup <= 1_000_000:
-            raise ConfigError("inner optimizer: batch must be in 1 … 4096, warmup in 0 … 1,000,000")
+            raise ConfigError("inner optimizer: batch must be in 1 … 4096, warmup in 0 … 1,000,000", remedy=MEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if not self.shards:
-            raise ConfigError("the run names no shards")
+            raise ConfigError("the run names no shards", remedy=MEND)
         if not 0 < self.held_out <= 0.5:
-            raise ConfigError(f"held_out is {self.held_out}, must be above 0 and at most 0.5")
+            raise ConfigError(f"held_out is {self.held_out}, must be above 0 and at most 0.5", remedy=MEND)
         if self.deal not in DEALS:
             raise ConfigError(f"unknown deal {self.deal!r}", remedy=f"one of {', '.join(DEALS)}")
 
@@ -92,7 +96,7 @@ class TrainConfig:
         if self.kind not in KINDS:
             raise ConfigError(f"unknown model kind {self.kind!r}", remedy=f"one of {', '.join(KINDS)}")
         if not 0 <= self.seed < 1 << 64:
-            raise ConfigError("the run's seed must be in 0 … 2^64 − 1")
+            raise ConfigError("the run's seed must be in 0 … 2^64 − 1", remedy=MEND)
         parameter_count(self.size, self.context)
 
     @property
@@ -121,11 +125,11 @@ class Window:
 
     def __post_init__(self) -> None:
         if len(self.parent) != 32:
-            raise ConfigError(f"a seal's hash has 32 bytes, not {len(self.parent)}")
+            raise ConfigError(f"a seal's hash has 32 bytes, not {len(self.parent)}", remedy=REPORT)
         if (self.steps is None) == (self.seconds is None):
-            raise ConfigError("a window needs either steps or seconds")
+            raise ConfigError("a window needs either steps or seconds", remedy=MEND)
         if (self.steps is not None and self.steps < 1) or (self.seconds is not None and not 0 < self.seconds < 1e6):
-            raise ConfigError("a window needs at least one step or some time")
+            raise ConfigError("a window needs at least one step or some time", remedy=MEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +155,4 @@ def config_from_plain(plain: dict[str, Any]) -> TrainConfig:
         return TrainConfig(inner=InnerConfig(**inner), data=DataConfig(**data), **rest)
     except (KeyError, TypeError, ValueError) as error:
         names = ", ".join(field.name for field in fields(TrainConfig))
-        raise ConfigError(f"not a training configuration ({error}); it has {names}") from error
+        raise ConfigError(f"not a training configuration ({error}); it has {names}", remedy=REPORT) from error

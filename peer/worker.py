@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from protocols.errors import ConfigError, EnvironmentFault, LocalError, MurmurEr
 
 from . import channel
 from .slots import Slots
+from .trainer_process import STOP_S, Setup, TrainerProcess
 from .training import WindowResult
 
 if TYPE_CHECKING:
@@ -26,22 +26,25 @@ if TYPE_CHECKING:
 
     from .training import TrainConfig, Window
 
+log = logging.getLogger(__name__)
+
 START_S = 120.0
 """Seconds until a trainer must have loaded torch, model and data."""
 STALL_S = 600.0
 """Seconds of silence in the middle of a request after which a trainer counts as stuck: a step of ``base`` on a slow
 processor takes minutes."""
-STOP_S = 2.0
-"""Seconds between asking a trainer to stop and killing it."""
+PAUSE_S = 1.2
+"""Seconds that a trainer gets to end its step and keep its state when it is paused; then it is killed."""
 BACK_OFF_S = (0.5, 30.0)
 """First and longest wait before a dead trainer is started again; doubles in between."""
-
-_STDERR_TAIL = 4096
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 class TrainerLost(LocalError):
     """The trainer died or got stuck; what it was doing is lost, and a new one is on its way. Ask again."""
+
+
+class _Paused(LocalError):
+    """The trainer was ended by a pause; ask again after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class _Request:
 class Worker:
     """Starts the trainer, restarts it, and turns windows of training into awaitable calls.
 
-    One request at a time: a second one waits. ``restarts`` counts replacements of a dead trainer.
+    One request at a time: a second one waits. ``restarts`` counts replacements of a dead trainer. While paused there
+    is no process, and who asks waits; a window that a pause interrupts goes on after it with the same bits.
     """
 
     def __init__(
@@ -74,14 +78,20 @@ class Worker:
         self.restarts = 0
         self.device: str | None = None
         self._config = config
-        self._threads = threads or _polite_threads()
+        self.threads = threads or _polite_threads()
+        self._life = TrainerProcess(self.threads, self._receive)
+        self._kept: Path | None = None
         self._progress = progress
         self._stall_s = stall_s
         self._slots: Slots | None = None
         self._known = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._wanted = asyncio.Event()
+        """Not set: paused."""
+        self._wanted.set()
+        self._gone = asyncio.Event()
+        """No process, and none on its way before the supervisor's next look."""
+        self._gone.set()
         self._turn = asyncio.Lock()
         self._ready = asyncio.Event()
         self._broken: MurmurError | None = None
@@ -89,12 +99,14 @@ class Worker:
         self._requests = 0
         self._heard = 0.0
         self._failures = 0
+        self._interrupted = False
+        """The last process was ended by a pause."""
         self._stopping = False
 
     @property
     def pid(self) -> int | None:
         """Process id of the living trainer."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return self._life.pid
 
     @property
     def rss(self) -> int | None:
@@ -111,20 +123,23 @@ class Worker:
             self._supervisor = asyncio.create_task(self._supervise(), name="trainer supervisor")
             self._supervisor.add_done_callback(self._supervised)
 
-    async def start(self, config: TrainConfig | None = None) -> None:
-        """Start the trainer, unless it is prepared, and wait until it can train.
+    async def start(self, config: TrainConfig | None = None, kept: Path | None = None) -> None:
+        """Start the trainer, unless it is prepared, and wait until it can train; paused: until it could be started.
+
+        ``kept``: a file for what a pause leaves of a window; without it such a window begins anew.
 
         Raises EnvironmentFault or ConfigError with the trainer's own words when it cannot (no corpus, no torch, no
         memory); nothing is left running then.
         """
-        self._config = config or self._config
+        self._config, self._kept = config or self._config, kept
         if self._config is None:
             raise LocalError("a trainer that is not told what to train")
         try:
             self._slots = Slots.create(self._config.parameters)
             self._known.set()
             self.prepare()
-            await self._until_ready()
+            if not self.paused:
+                await self._until_ready()
         except BaseException:
             await self.stop()
             raise
@@ -136,7 +151,7 @@ class Worker:
         trainer abandons the window after its current step. Raises TrainerLost; then the window can be asked for again.
         """
         fields = {name: getattr(window, name) for name in channel.KINDS["train"] if name != "id"}
-        done = await self._ask("train", start, fields)
+        done = await self._answered("train", start, fields)
         assert self._slots is not None  # a request was answered, so they exist
         end = self._slots.end.view()
         end.flags.writeable = False
@@ -144,14 +159,38 @@ class Worker:
 
     async def evaluate(self, vector: NDArray[np.float32]) -> float:
         """Held-out loss of ``vector`` in nats per byte. Raises TrainerLost."""
-        return float((await self._ask("evaluate", vector, {}))["loss"])
+        return float((await self._answered("evaluate", vector, {}))["loss"])
+
+    @property
+    def paused(self) -> bool:
+        """Whether there is to be no trainer for the time being."""
+        return not self._wanted.is_set()
+
+    async def pause(self) -> None:
+        """End the trainer within 2 s: after its step, which it keeps, else by force. Returns when it is gone."""
+        self._wanted.clear()
+        if self._gone.is_set():
+            return
+        self._life.send("pause")
+        try:
+            async with asyncio.timeout(PAUSE_S):
+                await self._gone.wait()
+        except TimeoutError:
+            log.info("the trainer's step takes long: it is killed, and its window begins anew after the pause")
+            self._life.kill()
+            async with asyncio.timeout(STOP_S):
+                await self._gone.wait()
+
+    def resume(self) -> None:
+        """Let a trainer go on where the pause interrupted one."""
+        self._wanted.set()
 
     async def stop(self) -> None:
         """End the trainer: politely, after 2 s by force; reaped when this returns. Safe to call twice."""
         self._stopping = True
         if self._supervisor is not None:
-            if self._writer is not None and self.pid is not None:
-                self._send("stop")
+            if self._life.hears:
+                self._life.send("stop")
                 await asyncio.wait({self._supervisor}, timeout=STOP_S)
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor}, timeout=STOP_S)
@@ -159,6 +198,14 @@ class Worker:
         self._fail(LocalError("the trainer was stopped"))
         if self._slots is not None:
             self._slots.close()
+
+    async def _answered(self, kind: str, vector: NDArray[np.float32], fields: dict[str, object]) -> channel.Message:
+        """Ask until no pause comes between."""
+        while True:
+            try:
+                return await self._ask(kind, vector, fields)
+            except _Paused:
+                log.info("the trainer is paused in the middle of a request to %s", kind)
 
     async def _ask(self, kind: str, vector: NDArray[np.float32], fields: dict[str, object]) -> channel.Message:
         async with self._turn:
@@ -174,11 +221,11 @@ class Worker:
             # Whoever asked may be gone when the answer is an error: nobody else has to look at it then.
             request.future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._heard = asyncio.get_running_loop().time()
-            self._send(kind, id=request.id, **fields)
+            self._life.send(kind, id=request.id, **fields)
             try:
                 answer = await self._answer(request.future)
             except asyncio.CancelledError:
-                self._send("cancel", id=request.id)
+                self._life.send("cancel", id=request.id)
                 raise
             self._failures = 0
             return answer
@@ -196,7 +243,7 @@ class Worker:
             left = self._heard + self._stall_s - clock()
             if left <= 0:
                 self._ready.clear()
-                self._kill()
+                self._life.kill()
                 self._fail(TrainerLost(f"the trainer said nothing for {self._stall_s:.0f} s and was killed"))
                 break
             await asyncio.wait({future}, timeout=left)
@@ -205,22 +252,31 @@ class Worker:
     async def _until_ready(self) -> None:
         if self._supervisor is None:
             raise LocalError("the trainer is not running")
+        await self._wanted.wait()
         try:
             await asyncio.wait_for(self._ready.wait(), START_S)
         except TimeoutError as error:
-            raise EnvironmentFault(f"the trainer did not start within {START_S:.0f} s") from error
+            raise EnvironmentFault(
+                f"the trainer did not start within {START_S:.0f} s",
+                remedy="end what keeps this machine busy, and start again",
+            ) from error
         if self._broken is not None:
             raise self._broken
 
     async def _supervise(self) -> None:
         """Keep a trainer alive until told otherwise, or until it says that it cannot work here."""
         while not self._stopping and self._broken is None:
+            await self._wanted.wait()
             last_words = await self._one_life()
-            ever_ready = self.device is not None
             if self._stopping or self._broken is not None:
                 return
+            if self._interrupted:
+                self._fail(_Paused("paused"))
+                continue
+            ever_ready = self.device is not None
             if not ever_ready:
-                self._break(EnvironmentFault(f"the trainer could not start: {last_words}"))
+                remedy = "PyTorch must load and have memory: install murmuration again, or end other programs"
+                self._break(EnvironmentFault(f"the trainer could not start: {last_words}", remedy=remedy))
                 return
             self._fail(TrainerLost(f"the trainer died: {last_words}"))
             self.restarts += 1
@@ -228,65 +284,21 @@ class Worker:
             self._failures = min(self._failures + 1, 16)
 
     async def _one_life(self) -> str:
-        """Run one trainer process to its end; returns why it ended."""
-        ours, theirs = socket.socketpair()
-        give, take = socket.socketpair()  # through which the slots come once their size is known
+        """One process from start to end; returns its last words."""
+        self._interrupted = False
+        self._gone.clear()
         try:
-            with theirs, take:
-                self._process = process = await asyncio.create_subprocess_exec(
-                    *self._command(theirs.fileno(), take.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
-                    pass_fds=(theirs.fileno(), take.fileno()),
-                    env=self._environment(),
-                    start_new_session=True,  # Ctrl-C in the terminal is the daemon's to handle
-                )
-        except OSError as error:
-            ours.close()
-            give.close()
-            return error.strerror or str(error)
-        tail = asyncio.create_task(_tail(process), name="trainer stderr")
-        try:
-            reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-            if await self._told(give, tail):
-                await self._listen(reader)
-            # Having hung up it is ending; a kill right now would race with asyncio's reaping and lose its status.
-            await asyncio.wait({tail}, timeout=STOP_S)
+            return await self._life.run(self._setup)
         finally:
-            give.close()
             self._ready.clear()
-            if not tail.done():
-                self._kill()
-            status = await process.wait()
-            await asyncio.wait({tail})
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
-        lines = tail.result().strip().splitlines()
-        return lines[-1] if lines else f"exit status {status}"
+            self._interrupted = self.paused
+            self._gone.set()
 
-    async def _told(self, give: socket.socket, end: asyncio.Task[str]) -> bool:
-        """Tell the trainer what to train and where its vectors are, once that is known; False when it ends first."""
-        known = asyncio.create_task(self._known.wait(), name="trainer configuration")
-        try:
-            await asyncio.wait({known, end}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            known.cancel()
-        if not self._known.is_set():
-            return False
+    async def _setup(self) -> Setup:
+        """What a trainer is told, once it is known."""
+        await self._known.wait()
         assert self._config is not None and self._slots is not None  # set by start
-        with contextlib.suppress(OSError):  # it has just died
-            socket.send_fds(give, [b"slots"], [self._slots.fd])
-        self._send("setup", config=self._config.to_plain())
-        return True
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Take replies until the channel ends."""
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError, LocalError):
-            while True:
-                size = channel.size_of(await reader.readexactly(channel.PREFIX))
-                self._receive(channel.decode(await reader.readexactly(size)))
+        return Setup(self._config.to_plain(), self._slots.fd, self._kept)
 
     def _receive(self, message: channel.Message) -> None:
         self._heard = asyncio.get_running_loop().time()
@@ -311,7 +323,8 @@ class Worker:
         if kind == "error":
             future.set_exception(_error(message))
         elif kind == "cancelled":
-            future.set_exception(LocalError("the window was abandoned"))
+            text = "the window was abandoned"
+            future.set_exception(_Paused(text) if self.paused else LocalError(text))
         else:
             future.set_result(message)
 
@@ -331,40 +344,11 @@ class Worker:
             self._pending.future.set_exception(error)
         self._pending = None
 
-    def _send(self, kind: str, **fields: object) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(channel.encode(kind, **fields))
-
-    def _kill(self) -> None:
-        if self.pid is not None and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-
-    def _command(self, channel_fd: int, slots_fd: int) -> list[str]:
-        """``slots_fd``: a socket on which the slots' descriptor comes."""
-        given = {"channel": channel_fd, "slots": slots_fd, "threads": self._threads, "parent": os.getpid()}
-        # -P: a folder called peer where the daemon was started must not be taken for this package.
-        return [sys.executable, "-P", "-m", "peer.trainer", *(f"--{name}={value}" for name, value in given.items())]
-
-    @staticmethod
-    def _environment() -> dict[str, str]:
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
 
 def _polite_threads() -> int:
     """All cores but one: where others want the same cores, threads that wait for each other crawl."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)
-
-
-async def _tail(process: asyncio.subprocess.Process) -> str:
-    """The last words on stderr; memory stays bounded however much torch has to say."""
-    assert process.stderr is not None  # it was started with a pipe
-    tail = b""
-    while chunk := await process.stderr.read(_STDERR_TAIL):
-        tail = (tail + chunk)[-_STDERR_TAIL:]
-    return tail.decode(errors="replace")
 
 
 def _error(message: channel.Message) -> MurmurError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from . import tensors
 from .compression import get_codec
 
@@ -26,14 +28,18 @@ def settle(
     codec's residual, exactly zero for float32, and what was trained since. Where the bytes are gone (None, after a
     restart that lost them) a taken part starts anew: what was taken must not be given twice.
     """
-    out = drift.copy()
+    out = np.empty_like(drift)
+    scratch = np.empty(min(part, len(drift)), dtype=np.float32)
     decoder = get_codec(codec)
     for index, was_taken in enumerate(taken):
         start, stop = tensors.part_bounds(index, len(drift), part)
-        if was_taken and sent is None:
-            out[start:stop] = 0
-        elif was_taken and sent is not None:
-            out[start:stop] += decoder.decode(sent[index], stop - start)
+        before, after = drift[start:stop], out[start:stop]
+        if not was_taken:
+            after[:] = before
+        elif sent is None:
+            after[:] = 0
+        else:
+            np.add(before, decoder.decode(sent[index], stop - start, scratch[: stop - start]), out=after)
     return out
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 Matrix = NDArray[np.float64]
 
+_FEW = 8
+"""Up to so many rows a product for each is faster than one of all, which forms both halves."""
+_WIDE_VALUES = 1 << 17
+"""Widened to float64 at a time, so that memory does not grow with the rows."""
+
 ENTRY_LIMIT = 2.0**300
 """No entry is larger: 2^40 squares of the largest float32 stay below. Keeps every sum of the rules finite."""
 
@@ -26,7 +31,7 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
     Formed in float64: float32 sums of rows that a liar makes constant drift by almost the 1e-5
     that a check tolerates, and squares of huge rows leave float32. Off-diagonal entries are
     clipped to √(G_ii G_jj), which a sum of such matrices then keeps (Cauchy-Schwarz), so that
-    rounding never makes an honest Gram implausible.
+    rounding never makes an honest Gram implausible. Needs a MiB of memory beside the rows.
 
     Not the same bits everywhere: BLAS orders its sums by CPU and thread count. Nobody needs
     to repeat them: the reducer signs this matrix, everyone computes from the signed bytes,
@@ -34,15 +39,22 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
     """
     if rows.ndim != 2 or rows.dtype != np.float32:
         raise ValueError("rows are not a two-dimensional float32 array")
-    if not np.isfinite(rows).all():
-        raise ValueError("rows are not finite")
     count, values = rows.shape
+    wide = np.empty((count, min(PART_VALUES, max(_WIDE_VALUES // max(count, 1), 1_024))))
     gram = np.zeros((count, count))
-    for start in range(0, values, PART_VALUES):
-        wide = rows[:, start : start + PART_VALUES].astype(np.float64)
-        for i in range(count):  # faster than one product for few rows, and half of it
-            gram[i, i:] += wide[i:] @ wide[i]
-    gram += np.triu(gram, 1).T
+    with np.errstate(invalid="ignore"):
+        for start in range(0, values, wide.shape[1]):
+            block = rows[:, start : start + wide.shape[1]]
+            doubles = wide[:, : block.shape[1]]
+            np.copyto(doubles, block)
+            if count > _FEW:
+                gram += doubles @ doubles.T
+            else:
+                for i in range(count):
+                    gram[i, i:] += doubles[i:] @ doubles[i]
+    if not np.isfinite(gram.diagonal()).all():  # squares of finite float32 stay finite here, others do not
+        raise ValueError("rows are not finite")
+    gram = np.triu(gram) + np.triu(gram, 1).T
     norms = np.sqrt(gram.diagonal())
     bound = norms[:, None] * norms[None, :]
     clipped: Matrix = np.clip(gram, -bound, bound)

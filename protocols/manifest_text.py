@@ -9,7 +9,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .compression import CODECS, INT8_BLOCK
+from .compression import BLOCK_VALUES, CODECS, RESULT_CODECS
 from .errors import ConfigError
 from .ids import PROTOCOL
 from .manifest import (
@@ -131,6 +131,15 @@ def state_bytes(value: object) -> int:
     return size
 
 
+def result_codec(value: object) -> str:
+    """A codec fine enough for results."""
+    name = one_of(*CODECS)(value)
+    if name not in RESULT_CODECS:
+        fine = ", ".join(RESULT_CODECS)
+        raise ValueError(f"is {name}, too coarse for what everybody applies: results are {fine}; updates may be {name}")
+    return name
+
+
 def betas(value: object) -> tuple[str, ...]:
     """Two decimals below one."""
     pair = list_of(decimal("0", "0.999999"), 2)(value)
@@ -202,8 +211,8 @@ _KEYS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Check[Any]]]] = Mappi
             Codec,
             {
                 "update": one_of(*CODECS),
-                "result": one_of(*CODECS),
-                "block": integer(INT8_BLOCK, INT8_BLOCK),
+                "result": result_codec,
+                "block": integer(BLOCK_VALUES, BLOCK_VALUES),
                 "error_feedback": decimal("1", "1"),
             },
         ),

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from .ids import HASH_BYTES, Hash, PeerId, digest
 
 if TYPE_CHECKING:
@@ -73,6 +75,39 @@ def verify(root: bytes, leaf: bytes, *, index: int, count: int, path: Sequence[b
     return _root(count, node) == root
 
 
+class Known:
+    """The tree under one root as far as paths have shown it: of many leaves each costs a hash or two, not a path.
+
+    Nodes that led to the root, and their neighbours, are beyond doubt. Holds at most two hashes a leaf.
+    """
+
+    def __init__(self, root: bytes, count: int) -> None:
+        self._root, self._count = root, count
+        self._nodes: dict[tuple[int, int], bytes] = {}  # by level and place in it
+
+    def verify(self, leaf: bytes, *, index: int, path: Sequence[bytes]) -> bool:
+        """As the function ``verify``, but what a path says above a node that is known is not looked at."""
+        if not 0 <= index < self._count or len(path) != path_length(index, self._count):
+            return False
+        if any(len(each) != HASH_BYTES for each in (leaf, *path)):
+            return False
+        node, level, left, found = leaf, 0, self._count, {}
+        neighbours = iter(path)
+        while (known := self._nodes.get((level, index))) is None:
+            found[level, index] = node
+            if left == 1:
+                known = node if _root(self._count, node) == self._root else b""
+                break
+            if index ^ 1 < left:
+                other = found[level, index ^ 1] = next(neighbours)
+                node = _node(other, node) if index & 1 else _node(node, other)
+            level, index, left = level + 1, index // 2, (left + 1) // 2
+        if known != node:
+            return False
+        self._nodes.update(found)
+        return True
+
+
 def leaf_hash(  # noqa: PLR0913, PLR0917 - one argument for each field that protocol.md 5.3 binds
     run: bytes, cell: str, parent: bytes, peer: PeerId, index: int, norm2: float, data_hash: bytes
 ) -> Hash:
@@ -86,7 +121,8 @@ def result_leaf(freeze_core: bytes, index: int, data_hash: bytes) -> Hash:
 
 
 def _node(left: bytes, right: bytes) -> Hash:
-    return digest(b"node", left, right)
+    """``digest(b"node", left, right)`` of two hashes; trees are made of these, so it is written out."""
+    return Hash(blake3(b"".join((_NODE, left, _BETWEEN, right))).digest())
 
 
 def _root(count: int, top: bytes) -> Hash:
@@ -95,3 +131,7 @@ def _root(count: int, top: bytes) -> Hash:
 
 def _u64(value: int) -> bytes:
     return value.to_bytes(8, "little")
+
+
+_BETWEEN = _u64(HASH_BYTES)
+_NODE = _u64(4) + b"node" + _BETWEEN

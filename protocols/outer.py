@@ -15,7 +15,7 @@ from .merkle import Tree
 from .tensors import BLOCK, Vector, check_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a state chunk; only the last of each vector may be shorter."""
@@ -32,27 +32,76 @@ def nesterov_step(params: Vector, momentum: Vector, update: Vector, *, lr: float
         check_vector(vector, name)
         if len(vector) != len(params):
             raise ValueError(f"{name} has {len(vector)} values, params {len(params)}")
-    rate, factor = np.float32(lr), np.float32(momentum_factor)
     scratch = np.empty(min(BLOCK, len(params)), dtype=np.float32)
+    rate, factor = np.float32(lr), np.float32(momentum_factor)
+    for start in range(0, len(params), BLOCK):
+        theta, m, delta = (each[start : start + BLOCK] for each in (params, momentum, update))
+        _step((theta, m), delta, (theta, m), scratch[: len(theta)], (rate, factor))
+
+
+def _step(
+    old: tuple[Vector, Vector],
+    delta: Vector,
+    new: tuple[Vector, Vector],
+    scratch: Vector,
+    factors: tuple[np.float32, np.float32],
+) -> None:
+    """One block of a step, from (θ, m) to (θ, m), which may be the same; ``factors`` = (lr, μ)."""
+    (theta, m), (new_theta, new_m), (rate, factor) = old, new, factors
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(params), BLOCK):
-            theta, m, delta = (each[start : start + BLOCK] for each in (params, momentum, update))
-            step = scratch[: len(theta)]
-            np.multiply(m, factor, out=m)
-            np.add(m, delta, out=m)
-            np.multiply(m, factor, out=step)
-            np.add(delta, step, out=step)
-            np.multiply(step, rate, out=step)
-            np.subtract(theta, step, out=theta)
+        np.multiply(m, factor, out=new_m)
+        np.add(new_m, delta, out=new_m)
+        np.multiply(new_m, factor, out=scratch)
+        np.add(delta, scratch, out=scratch)
+        np.multiply(scratch, rate, out=scratch)
+        np.subtract(theta, scratch, out=new_theta)
+
+
+def next_state(
+    state: tuple[Vector, Vector], fill: Callable[[int, Vector], None], *, lr: float, momentum_factor: float
+) -> tuple[Vector, Vector, Hash]:
+    """The state after ``nesterov_step`` on (params, momentum), float32 [n] each, as new vectors, and its root.
+
+    ``fill(start, out)`` writes Δ from value ``start`` on into ``out``. Goes through memory once, in pieces that stay
+    in the cache: fill, step, check, hash. Raises ValueError where the new state is not finite.
+    """
+    params, momentum = state
+    check_vector(params, "params")
+    check_vector(momentum, "momentum")
+    if len(params) != len(momentum):
+        raise ValueError(f"{len(params)} parameters, {len(momentum)} values of momentum")
+    new = np.empty_like(params), np.empty_like(momentum)
+    leaves: tuple[list[Hash], list[Hash]] = [], []
+    delta, scratch = np.empty((2, min(BLOCK, len(params))), dtype=np.float32)
+    factors = np.float32(lr), np.float32(momentum_factor)
+    chunk = CHUNK_BYTES // params.itemsize
+    for begin in range(0, len(params), chunk):
+        end = min(begin + chunk, len(params))
+        for start in range(begin, end, BLOCK):
+            block = slice(start, min(start + BLOCK, end))
+            size = block.stop - start
+            fill(start, delta[:size])
+            _step(
+                (params[block], momentum[block]), delta[:size], (new[0][block], new[1][block]), scratch[:size], factors
+            )
+            if not all(np.isfinite(each[block]).all() for each in new):
+                raise ValueError("the outer step left the finite numbers")
+        for vector, found in zip(new, leaves, strict=True):
+            found.append(chunk_leaf(_bytes(vector[begin:end])))
+    return (*new, Tree([*leaves[0], *leaves[1]]).root)
 
 
 def state_chunks(params: Vector, momentum: Vector) -> Iterator[memoryview]:
     """The state as bytes: 1 MiB chunks of ``params``, then of ``momentum``; no chunk spans both."""
     for name, vector in (("params", params), ("momentum", momentum)):
         check_vector(vector, name)
-        data = vector.astype("<f4", copy=False).view(np.uint8).data
+        data = _bytes(vector)
         for start in range(0, len(data), CHUNK_BYTES):
             yield data[start : start + CHUNK_BYTES]
+
+
+def _bytes(vector: Vector) -> memoryview:
+    return vector.astype("<f4", copy=False).view(np.uint8).data
 
 
 def chunk_leaf(data: bytes | memoryview) -> Hash:

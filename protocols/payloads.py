@@ -6,7 +6,7 @@ Merkle paths to signed roots, so nothing here needs a signature.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from .canonical import pack, unpack
@@ -30,6 +30,18 @@ _INDICES = list_of(integer(0, MAX_PARTS - 1), MAX_PIECES)
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What it takes time to know of encoded bytes: their hash, and a ``measure`` of the values if they decode.
+
+    The measure is Σx² of a part of an update and a bound on |x| of a result; ``fault`` says why bytes do not decode.
+    """
+
+    hash: Hash
+    measure: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One encoded part with its Merkle path; ``norm2`` is the squared norm its leaf claims (0 for results)."""
 
@@ -37,6 +49,8 @@ class Piece:
     data: Buffer
     path: tuple[Hash, ...]
     norm2: float = 0.0
+    look: Look | None = field(default=None, compare=False)
+    """Taken by this peer, off the event loop; never from the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,7 @@ class Pieces:
         length = int.from_bytes(payload[:4], "little")
         if len(payload) < 4 or length > min(_META_LIMIT, len(payload) - 4):
             raise ValueError("cut short")
-        fields = record(unpack(payload[4 : 4 + length], depth=4, items=MAX_PIECES), _CHECKS)
+        fields = record(unpack(bytes(payload[4 : 4 + length]), depth=4, items=MAX_PIECES), _CHECKS)
         indices = cast("tuple[int, ...]", fields["indices"])
         norms = cast("tuple[float, ...]", fields["norms"])
         paths = cast("tuple[tuple[Hash, ...], ...]", fields["paths"])

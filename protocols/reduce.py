@@ -15,7 +15,8 @@ from .errors import EnvironmentFault
 from .gram import Matrix, from_upper
 from .ids import digest
 from .outer import nesterov_step
-from .rules import total, weights
+from .rules import weights
+from .rules.gram_space import total
 from .tensors import BLOCK, Vector, check_vector, is_finite
 
 if TYPE_CHECKING:
@@ -68,8 +69,12 @@ def weighted_sum(rows: Sequence[Vector], row_weights: Sequence[float], scale: fl
 SELF_TEST_DIGESTS = {
     "weighted sum": "5ea7b2ef0910fb9626b3ea0310048ce667ef9661219579a4daa5e860a942e9eb",
     "float32": "3daec196f2fec28c9f10b0ff20ebe4b723e2654cde4e05ab46a681039365bfa3",
+    "bf16": "0980040521a13aa702b97e5fcd25be481e4a61b1b35210037e542424ba4ea31b",
     "int8": "b57b77966ce731907634b2ed7c810700971fec612d980693e5914ce2c0a4c91a",
+    "int4": "7372be8c8ea383580a8d806f6db9b00fd42a5b75f24d5574b396a2384415a724",
     "weights": "d06a9391aa36385309a231ec2755d8be124954da1b3646944ba1e828734c738f",
+    "centered-clip": "8bbc717eb25545b5deae4e5b1af979f6c5936a61fabfa183eac56bb7bd302de0",
+    "multi-krum": "3be0953e64992a12d0d07061a4ddb23e3014c3a5a084127659ab3810bdaeb8a7",
     "outer step": "6d08fdc8b70c21aad4c072976c18d82c6843b96dbe4ccca245b8f27cc8982e00",
 }
 """BLAKE3 of what the built-in vector must give."""
@@ -94,7 +99,7 @@ def self_test() -> None:
 
 
 def self_test_digests() -> dict[str, str]:
-    """Hex digests of the built-in vector's weighted sum, its encodings, the rule's weights and an outer step."""
+    """Hex digests of the built-in vector's weighted sum, its encodings, the rules' weights and an outer step."""
     rows = _built_in_rows(5, 4_133)
     ordinary = weighted_sum(rows, [0.3, 0.25, 2.0**-10, 0.1, 0.2], 1.1)
     # The ordinary result lies in the middle of float32; scaled copies reach denormals and the far end.
@@ -105,8 +110,10 @@ def self_test_digests() -> dict[str, str]:
         data = get_codec(name).encode(result)
         decoded = get_codec(name).decode(data, len(result))
         out[name] = digest(data, np.ascontiguousarray(decoded).view(np.uint8).data).hex()
-    found = weights(_built_in_gram(7), [1.0, 2.0, 0.5, 1.25, 0.0, 3.0, 1.0], rule="default", tolerated=1 / 3)
-    out["weights"] = digest(np.array(found, dtype="<f8").view(np.uint8).data).hex()
+    gram, rows_weigh = _built_in_gram(7), [1.0, 2.0, 0.5, 1.25, 0.0, 3.0, 1.0]
+    for name, rule in (("weights", "default"), ("centered-clip", "centered-clip"), ("multi-krum", "multi-krum")):
+        found = weights(gram, rows_weigh, rule=rule, tolerated=1 / 3)
+        out[name] = digest(np.array(found, dtype="<f8").view(np.uint8).data).hex()
     params, momentum = rows[0].copy(), rows[1].copy()
     nesterov_step(params, momentum, rows[2], lr=0.7, momentum_factor=0.8)
     out["outer step"] = digest(params.view(np.uint8).data, momentum.view(np.uint8).data).hex()

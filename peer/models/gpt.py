@@ -15,9 +15,11 @@ from torch.nn import functional
 from .layout import VOCABULARY, initial_vector, layout, offsets, parameter_count, shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
-__all__ = ["GPT", "flatten", "initial_vector", "load_flat", "parameter_count"]
+__all__ = ["GPT", "flatten", "flatten_all", "initial_vector", "load_flat", "parameter_count", "split_flat"]
 
 
 class Block(nn.Module):
@@ -74,19 +76,34 @@ class GPT(nn.Module):
 
 def load_flat(model: GPT, vector: NDArray[np.float32]) -> None:
     """Copy a float32 vector [parameters] into the model; raises ValueError when the length is another."""
+    with torch.no_grad():
+        for parameter, values in zip(model.ordered, split_flat(model, vector), strict=True):
+            parameter.copy_(values)
+
+
+def split_flat(model: GPT, vector: NDArray[np.float32]) -> Iterator[Tensor]:
+    """A float32 vector [parameters] as tensors of the parameters' shapes, on the CPU; ValueError as above."""
     starts = offsets(model.layout)
     if vector.shape != (starts[-1],):
         raise ValueError(f"a vector of shape {vector.shape} for a model of {starts[-1]} parameters")
-    with torch.no_grad():
-        for parameter, start in zip(model.ordered, starts, strict=False):
-            values = vector[start : start + parameter.numel()]
-            parameter.copy_(torch.from_numpy(np.array(values)).view(parameter.shape))
+    for parameter, start in zip(model.ordered, starts, strict=False):
+        yield torch.from_numpy(np.array(vector[start : start + parameter.numel()])).view(parameter.shape)
 
 
 def flatten(model: GPT, out: NDArray[np.float32]) -> None:
     """Copy the model's parameters into ``out``, float32 [parameters]."""
-    for parameter, start in zip(model.ordered, offsets(model.layout), strict=False):
-        out[start : start + parameter.numel()] = parameter.detach().reshape(-1).float().cpu().numpy()
+    flatten_all(model.ordered, out)
+
+
+def flatten_all(tensors: Sequence[Tensor], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Tensors in order as one float32 vector [values], into ``out`` if that is given."""
+    if out is None:
+        out = np.empty(sum(each.numel() for each in tensors), np.float32)
+    start = 0
+    for each in tensors:
+        out[start : start + each.numel()] = each.detach().reshape(-1).float().cpu().numpy()
+        start += each.numel()
+    return out
 
 
 def _normed(x: Tensor, gain: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def layout(size: str, context: int) -> tuple[Tensor, ...]:
     predicts every byte alike and its loss is ln 256 (zero-init residual branches: Zhang et al. 2019, Fixup).
     """
     if not 2 <= context <= 8192:
-        raise ConfigError(f"a context of {context} bytes is outside 2 … 8192")
+        raise ConfigError(f"a context of {context} bytes is outside 2 … 8192", remedy="choose one between")
     shape = shape_of(size)
     w = shape.width
     matrix = math.sqrt(3.0 / w)  # uniform on ±√(3/w) has standard deviation 1/√w

@@ -20,6 +20,8 @@ from protocols.manifest import Manifest, render, run_id, sign, verify
 from protocols.manifest_defaults import Choices, default_manifest
 
 from .. import client, corpus
+from ..config import unset
+from ..config_table import OPTIONS
 from ..identity import Identity
 from ..paths import Home
 from ..runs import read_manifest
@@ -240,7 +242,7 @@ class Launcher:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=_ROOT,
-                env={**os.environ, "TMPDIR": str(self._temporary)},
+                env={**unset(OPTIONS, os.environ), "TMPDIR": str(self._temporary)},
                 preexec_fn=die_with_parent(),
             )
 

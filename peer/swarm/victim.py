@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 TRAINING_S = 0.05
 """From a sign that training goes on to death in the midst of it."""
-_INPUTS = frozenset({"start", "trained", "receive", "payload", "done", "tick", "welcome", "left", "finish"})
+_INPUTS = frozenset(
+    {"start", "trained", "receive", "payload", "done", "tick", "welcome", "left", "finish", "pause", "resume"}
+)
 
 
 class Claims(Protocol):

@@ -107,7 +107,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A window that the trainer is at: its base, the drift it began with, and when.
+    """A window that the trainer is at: its base, the drift it began with, when, and the round of ``parent``.
 
     ``stale``: this peer has jumped since, and the base is too far away.
     """
@@ -116,6 +116,7 @@ class Training:
     drift: Vector
     since: float
     stale: bool = False
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Context:
         self.drift: Vector = np.zeros_like(state[0])
         self.legs: list[Leg] = []
         self.training: Training | None = None
-        self.finishing = False
+        self.finishing = self.paused = False  # no window is trained any more; none for the time being
         self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
         self.readys, self.votes = Ballots(), Ballots()

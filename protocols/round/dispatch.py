@@ -27,6 +27,7 @@ from . import (
     voting,
 )
 from .context import Context
+from .looking import LOOKED_AT, looked_at
 
 Handler = Callable[[Context, Statement, PeerId | None, float], bool]
 
@@ -60,10 +61,14 @@ TIMERS: Mapping[str, Callable[[Context, float], None]] = {
     "results": lambda ctx, now: None,
 }
 
-_WORK = ("parts", "results", "want")
+_WORK = (*LOOKED_AT, "want")
 """Frames of a round in flight."""
 PATIENT = ("opinions", "sync", "digest", "gone", "fill", "donate")
 """Timers of a peer that takes no part in rounds yet."""
+_BULK: Mapping[str, Callable[[Context, PeerId, Pieces, float], None]] = {
+    "parts": exchanging.on_parts,
+    "results": reducing.on_results,
+}
 _QUESTIONS: Mapping[str, type[AskChain | WantState]] = {"ask-chain": AskChain, "want-state": WantState}
 EARLY = 32
 """Questions of peers to whom no stream is open yet."""
@@ -81,18 +86,33 @@ _STATE: Mapping[str, Callable[[Context, PeerId, bytes, float], None]] = {
 }
 
 
-def on_frame(ctx: Context, sender: PeerId, kind: str, payload: bytes, now: float) -> None:
-    """Any unsigned frame from ``sender``; raises RemoteError naming it."""
+def read(ctx: Context, sender: PeerId, kind: str, payload: bytes) -> bytes | Pieces:
+    """What takes time of a frame of parts or results: parse it, look at its bytes. Touches nothing of the round.
+
+    A malformed frame comes back as it is, for ``on_frame`` to refuse.
+    """
+    try:
+        return looked_at(kind, _parsed(ctx, sender, kind, payload), ctx.setting)
+    except RemoteError:
+        return payload
+
+
+def _parsed(ctx: Context, sender: PeerId, kind: str, payload: bytes) -> Pieces:
+    sizes = ctx.part_sizes if kind == "parts" else ctx.result_sizes
+    return Pieces.decode(payload, sizes, sender=sender)
+
+
+def on_frame(ctx: Context, sender: PeerId, kind: str, payload: bytes | Pieces, now: float) -> None:
+    """Any unsigned frame from ``sender``, perhaps ``read`` already; raises RemoteError naming it."""
     if ctx.waits and kind in _WORK:
         return
-    if kind in _QUESTIONS and sender not in ctx.neighbours:
+    if isinstance(payload, Pieces):
+        _BULK[kind](ctx, sender, payload, now)
+    elif kind in _QUESTIONS and sender not in ctx.neighbours:
         _note_early(ctx, sender, kind, payload)
-    elif kind == "parts":
-        exchanging.on_parts(ctx, sender, Pieces.decode(payload, ctx.part_sizes, sender=sender), now)
-    elif kind == "results":
-        sizes = ctx.result_sizes
-        frame = ctx.scope.shared(("results", payload), lambda: Pieces.decode(payload, sizes, sender=sender))
-        reducing.on_results(ctx, sender, frame, now)
+    elif kind in _BULK:
+        frame = ctx.scope.shared((kind, payload), lambda: _parsed(ctx, sender, kind, payload))
+        _BULK[kind](ctx, sender, frame, now)
     elif kind == "want":
         serving.on_want(ctx, sender, Want.decode(payload, sender=sender), now)
     elif kind == "digest":

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import merkle, tensors
 from ..compression import Codec, get_codec
+from ..compression.codec import peak
 from ..errors import RemoteError
 from ..gram import part_gram, upper
 from ..ids import Hash, PeerId, digest
 from ..messages import Gram
 from ..payloads import Piece, Pieces, batches
+from .looking import look_at_part, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from ..payloads import Look
     from ..ports import Buffer
     from ..statements import Scope
     from .effects import Setting, Vector
@@ -39,14 +42,9 @@ def part_sizes(codec: Codec, values: int, part: int) -> list[int]:
     return [codec.size(stop - start) for start, stop in bounds]
 
 
-def squared_norm(values: Vector) -> float:
-    """Σx² in doubles."""
-    return float(np.square(values, dtype=np.float64).sum())
-
-
 def is_sound(update: Vector) -> bool:
     """Finite, and small enough that no part exceeds MAX_NORM2."""
-    return tensors.is_finite(update) and float(np.max(np.abs(update))) <= MAX_VALUE
+    return peak(update) <= MAX_VALUE  # a NaN is not
 
 
 @dataclass(frozen=True)
@@ -54,36 +52,52 @@ class Encoded:
     """A peer's own update, encoded part by part, with the tree whose root it commits to."""
 
     data: tuple[Buffer, ...]
-    norms: tuple[float, ...]
+    looks: tuple[Look, ...]
     tree: merkle.Tree
 
     def piece(self, index: int) -> Piece:
         """Part ``index`` as it is pushed."""
-        return Piece(index, self.data[index], self.tree.path(index), self.norms[index])
+        look = self.looks[index]
+        return Piece(index, self.data[index], self.tree.path(index), look.measure, look)
 
 
 def encode_update(drift: Vector, setting: Setting, scope: Scope, parent: Hash, peer: PeerId) -> Encoded:
     """Encode the update −drift for the round after ``parent``; raises ValueError if it is not finite."""
-    if not tensors.is_finite(drift):
-        raise ValueError("the trained update is not finite")
     codec = get_codec(setting.update_codec)
-    update = np.negative(drift)
-    data: list[Buffer] = []
-    norms, leaves = [], []
-    for index in range(tensors.part_count(len(update), setting.part)):
-        values = tensors.part_view(update, index, setting.part)
-        encoded = codec.encode(values)
-        norm2 = squared_norm(codec.decode(encoded, len(values)))
-        if norm2 > MAX_NORM2:
+    data = Buffers(part_sizes(codec, setting.values, setting.part))
+    update = np.empty(min(setting.part, len(drift)), dtype=np.float32)
+    looks, leaves = [], []
+    for index in range(len(data)):
+        values = tensors.part_view(drift, index, setting.part)
+        np.negative(values, out=update[: len(values)])
+        look = look_at_part(data.put(index, codec.encode(update[: len(values)])), index, setting)
+        if look.measure > MAX_NORM2:
             raise ValueError("the trained update is larger than any training makes it")
-        data.append(encoded)
-        norms.append(norm2)
-        leaves.append(_leaf(scope, parent, peer, index, norm2, encoded))
-    return Encoded(tuple(data), tuple(norms), merkle.Tree(leaves))
+        looks.append(look)
+        leaves.append(_leaf(scope, parent, peer, index, look))
+    return Encoded(data.views, tuple(looks), merkle.Tree(leaves))
 
 
-def _leaf(scope: Scope, parent: Hash, peer: PeerId, index: int, norm2: float, data: Buffer) -> Hash:
-    return merkle.leaf_hash(scope.run, scope.cell, parent, peer, index, norm2, digest(data))
+class Buffers:
+    """Encoded parts back to back in one piece of memory: many small ones cost the kernel more than the work on them."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        whole = np.empty(sum(sizes), dtype=np.uint8).data
+        ends = np.cumsum(sizes, dtype=np.int64).tolist()
+        self._rooms = tuple(whole[end - size : end] for end, size in zip(ends, sizes, strict=True))
+        self.views = tuple(each.toreadonly() for each in self._rooms)
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def put(self, place: int, data: Buffer) -> memoryview:
+        """Copy ``data``, which has the size of this place, to it."""
+        self._rooms[place][:] = data
+        return self.views[place]
+
+
+def _leaf(scope: Scope, parent: Hash, peer: PeerId, index: int, look: Look) -> Hash:
+    return merkle.leaf_hash(scope.run, scope.cell, parent, peer, index, look.measure, look.hash)
 
 
 def pushes(encoded: Encoded, core: Hash, me: PeerId, indices: Sequence[int]) -> Iterator[Pieces]:
@@ -103,10 +117,14 @@ class Rows:
         """[rows, parts] which are present."""
         return np.array([[each is not None for each in column] for column in self.data], dtype=bool).T
 
-    def decoded(self, place: int, setting: Setting) -> list[Vector]:
-        """The present rows of a part, in contributor order."""
-        codec, size = get_codec(setting.update_codec), _size(self.indices[place], setting)
-        return [codec.decode(data, size) for data in self.data[place] if data is not None]
+    def decoded(self, place: int, setting: Setting) -> Vector:
+        """The present rows of a part in contributor order, float32 [present rows, values of the part]."""
+        codec, size = get_codec(setting.update_codec), values_of(self.indices[place], setting)
+        here = [data for data in self.data[place] if data is not None]
+        out = np.empty((len(here), size), dtype=np.float32)
+        for row, data in zip(out, here, strict=True):
+            codec.decode(data, size, row)
+        return out
 
 
 class Inbox:
@@ -119,6 +137,7 @@ class Inbox:
     def __init__(self, scope: Scope, parent: Hash, setting: Setting) -> None:
         self._scope, self._parent, self._setting = scope, parent, setting
         self._parts: dict[tuple[Hash, int], Buffer] = {}
+        self._known: dict[Hash, merkle.Known] = {}
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -141,16 +160,18 @@ class Inbox:
             self._parts[root, piece.index] = piece.data
 
     def _check(self, maker: PeerId, root: Hash, piece: Piece) -> None:
-        leaf = _leaf(self._scope, self._parent, maker, piece.index, piece.norm2, piece.data)
-        count = tensors.part_count(self._setting.values, self._setting.part)
-        if not merkle.verify(root, leaf, index=piece.index, count=count, path=piece.path):
+        look = piece.look or look_at_part(piece.data, piece.index, self._setting)
+        leaf = _leaf(self._scope, self._parent, maker, piece.index, replace(look, measure=piece.norm2))
+        if root not in self._known:
+            self._known[root] = merkle.Known(root, tensors.part_count(self._setting.values, self._setting.part))
+        if not self._known[root].verify(leaf, index=piece.index, path=piece.path):
             raise ValueError("is not what it committed to")
-        codec = get_codec(self._setting.update_codec)
-        norm2 = squared_norm(codec.decode(piece.data, _size(piece.index, self._setting)))
-        if norm2 > MAX_NORM2:
+        if look.fault:
+            raise ValueError(look.fault)
+        if look.measure > MAX_NORM2:
             raise ValueError("is larger than any training makes it")
-        if abs(norm2 - piece.norm2) > NORM_TOLERANCE * norm2:
-            raise ValueError(f"claims squared norm {piece.norm2:.6g}, has {norm2:.6g}")
+        if abs(look.measure - piece.norm2) > NORM_TOLERANCE * look.measure:
+            raise ValueError(f"claims squared norm {piece.norm2:.6g}, has {look.measure:.6g}")
 
     def rows(self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None) -> Rows:
         """What is here of these parts; with ``wanted`` [rows, all parts] only what that names."""
@@ -188,15 +209,10 @@ def make_gram(core: Hash, rows: Rows, count: int, setting: Setting) -> Gram:
         present = have[:, place]
         own = np.zeros((count, count))
         if present.any():
-            own[np.ix_(present, present)] = part_gram(np.stack(rows.decoded(place, setting)))
+            own[np.ix_(present, present)] = part_gram(rows.decoded(place, setting))
         leaves.append(digest(b"gram", struct.pack(f"<Q{count * (count + 1) // 2}d", index, *upper(own))))
         total += own
     return Gram(core, pack_bits(have), tuple(float(value) for value in upper(total)), merkle.Tree(leaves).root)
-
-
-def _size(index: int, setting: Setting) -> int:
-    start, stop = tensors.part_bounds(index, setting.values, setting.part)
-    return stop - start
 
 
 def pack_bits(have: NDArray[np.bool_]) -> bytes:

@@ -78,7 +78,7 @@ def on_parts(ctx: Context, sender: PeerId, frame: Pieces, now: float) -> None:
         ctx.miss(frame.core, sender)
     elif not task.cast.void:
         ctx.round.fed[sender] = now
-        ctx.round.inbox.add(sender, frame, task.cast, set(task.shares.of(ctx.me)))
+        ctx.round.inbox.add(sender, frame, task.cast, task.shares.of(ctx.me))
 
 
 def _try_gram(ctx: Context, task: Task, now: float) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ..drift import MAX_AGE
 from ..messages import MAX_LEGS, Commit, Leg
 from .context import Context, Training
 from .effects import Train, Window
@@ -41,8 +42,17 @@ def begin(ctx: Context, now: float) -> None:
 
 
 def _train(ctx: Context, now: float) -> None:
-    ctx.training = Training(ctx.head.seal, ctx.drift, now)
+    ctx.training = Training(ctx.head.seal, ctx.drift, now, round=ctx.head.round)
     ctx.emit(Train(ctx.head.seal, ctx.round.number, ctx.params, ctx.drift))
+
+
+def resume(ctx: Context, now: float) -> None:
+    """Windows are trained again. One that a pause has held up goes on, unless its base is too far away by now."""
+    ctx.paused = False
+    if ctx.training is not None and ctx.head.round - ctx.training.round >= MAX_AGE:
+        _train(ctx, now)
+    if ctx.round.ready < ctx.view:
+        ctx.set_timer("grace", now + ctx.setting.deadline + ctx.setting.timing.grace)
 
 
 def level(ctx: Context, now: float) -> None:
@@ -137,6 +147,9 @@ def on_grace(ctx: Context, now: float) -> None:
     """Others had their time: go on with what is here. Untaken drift of earlier windows goes in even so."""
     if _has_untaken(ctx):
         commit(ctx, now)
+    elif ctx.paused and not ctx.round.commits:  # nobody trains: a void round would serve nobody
+        ctx.set_timer("grace", now + ctx.setting.timing.grace)
+        return
     say_ready(ctx, ctx.view, now)
 
 

@@ -29,15 +29,17 @@ from . import (
     voting,
 )
 from .context import Context
-from .dispatch import HANDLERS, PATIENT, TIMERS, answer_early, on_frame
+from .dispatch import HANDLERS, PATIENT, TIMERS, answer_early, on_frame, read
 from .effects import Effect, History, Setting, Trouble, Vector, Window, Work
 from .links import Image, restored
+from .looking import LOOKED_AT
 from .pool import STRANGERS, Pool
 from .status import sizes, waits_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..payloads import Pieces
     from ..state_payloads import StateChunk
     from ..statements import Scope, Statement
     from .chain import Head
@@ -170,7 +172,11 @@ class Machine:
             return ctx.coordinator == ctx.me or views.is_gone(ctx, ctx.coordinator, now)
         return not isinstance(statement.body, Vote)
 
-    def payload(self, sender: PeerId, kind: str, payload: bytes, now: float) -> list[Effect]:
+    def read(self, sender: PeerId, kind: str, payload: bytes) -> bytes | Pieces:
+        """The slow part of ``payload``, which takes what this gives; for any thread, at any time."""
+        return read(self._ctx, sender, kind, payload) if kind in LOOKED_AT else payload
+
+    def payload(self, sender: PeerId, kind: str, payload: bytes | Pieces, now: float) -> list[Effect]:
         """Any unsigned frame from ``sender``; raises RemoteError naming it."""
         ctx = self._ctx
         on_frame(ctx, sender, kind, payload, now)
@@ -263,6 +269,18 @@ class Machine:
             self._ctx.round.phase == "train" and not self._ctx.waits
         ):  # else the others have gone ahead, which says as much
             views.say_ready(self._ctx, self._ctx.view, now)
+        return self._finish_step(now)
+
+    def pause(self, now: float) -> list[Effect]:
+        """No window comes until ``resume``: follow, vote and serve, but wait for nothing of one's own."""
+        self._ctx.paused = True
+        return self._finish_step(now)
+
+    def resume(self, now: float) -> list[Effect]:
+        """Windows are trained again: the one in flight, or another where ``Train`` says so."""
+        if self._ctx.paused and not self._ctx.waits:
+            gathering.resume(self._ctx, now)
+        self._ctx.paused = False
         return self._finish_step(now)
 
     def welcome(self, peer: PeerId, now: float) -> list[Effect]:

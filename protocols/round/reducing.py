@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..drift import settle
 from ..messages import MAX_REDUCERS, MAX_REVISIONS, Freeze, Result
-from ..payloads import MAX_PIECES, Piece, Pieces, Want
+from ..payloads import MAX_PIECES, Pieces, Want
 from .effects import Push
 from .exchanging import lacks, task_of
 from .reduction import Applied, Reduced, apply_update, reduce_parts
@@ -97,18 +97,11 @@ def _publish(ctx: Context, task: Task, share: Share) -> None:
     if reduced.tree.root != root:
         ctx.trouble(ctx.me, "signed another result for this round before a restart; its bytes are gone")
         return
-    task.results.add(ctx.me, Pieces(task.results.core, ctx.me, _pieces(reduced)))
+    task.results.add(ctx.me, Pieces(task.results.core, ctx.me, reduced.pieces()))
     others = sorted(takers(ctx, task) - {ctx.me})
     for payload in [frame.encode() for frame in task.results.frames(reduced.indices)]:
         for each in others:
             ctx.emit(Push(each, "results", payload))
-
-
-def _pieces(reduced: Reduced) -> tuple[Piece, ...]:
-    return tuple(
-        Piece(index, data, reduced.tree.path(place))
-        for place, (index, data) in enumerate(zip(reduced.indices, reduced.data, strict=True))
-    )
 
 
 def takers(ctx: Context, task: Task) -> set[PeerId]:
@@ -157,7 +150,7 @@ def _try_apply(ctx: Context, task: Task, now: float) -> None:
 
     def run() -> tuple[tuple[PeerId, ...], Applied, tuple[Vector, Vector]]:
         left = settle(drift, sent.data if sent else None, taken, setting.update_codec, setting.part)
-        applied = scope.shared(("apply", *told), lambda: apply_update(results.update(), state, setting))
+        applied = scope.shared(("apply", *told), lambda: apply_update(results.fill, state, setting))
         return out, applied, (drift, left)
 
     ctx.work("apply", results.core, run)

@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .. import merkle, tensors
+from .. import merkle
 from ..compression import get_codec
 from ..errors import RemoteError
 from ..gram import from_upper, plausible, scaled_gram
 from ..ids import Hash, PeerId, digest
-from ..outer import nesterov_step, state_root
+from ..outer import next_state
+from ..payloads import Piece
 from ..reduce import present_scale, weighted_sum
 from ..rules import weights
-from .exchange import MAX_NORM2, NORM_TOLERANCE, common_parts, unpack_bits
+from .exchange import MAX_NORM2, NORM_TOLERANCE, Buffers, common_parts, unpack_bits
+from .looking import look_at_result, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from ..messages import Gram
+    from ..payloads import Look
+    from ..ports import Buffer
     from ..statements import Statement
     from ..table import Table
     from .effects import Setting, Vector
@@ -115,8 +119,16 @@ class Reduced:
     """A reducer's result parts and the tree whose root it signs."""
 
     indices: tuple[int, ...]
-    data: tuple[bytes, ...]
+    data: tuple[Buffer, ...]
+    looks: tuple[Look, ...]
     tree: merkle.Tree
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """All of them, with their paths."""
+        return tuple(
+            Piece(index, self.data[place], self.tree.path(place), look=self.looks[place])
+            for place, index in enumerate(self.indices)
+        )
 
 
 def reduce_parts(rows: Rows, frozen: Frozen, setting: Setting) -> Reduced:
@@ -125,20 +137,20 @@ def reduce_parts(rows: Rows, frozen: Frozen, setting: Setting) -> Reduced:
     ``rows`` holds exactly what goes into the result (``Task.have``).
     """
     codec = get_codec(setting.result_codec)
-    out = []
+    out = Buffers([codec.size(values_of(index, setting)) for index in rows.indices])
+    looks = []
     for place, index in enumerate(rows.indices):
         present = [data is not None for data in rows.data[place]]
         used = [weight for weight, here in zip(frozen.weights, present, strict=True) if here]
         if any(used):
-            values = weighted_sum(rows.decoded(place, setting), used, present_scale(frozen.weights, present))
+            values = weighted_sum([*rows.decoded(place, setting)], used, present_scale(frozen.weights, present))
         else:
-            start, stop = tensors.part_bounds(index, setting.values, setting.part)
-            values = np.zeros(stop - start, dtype=np.float32)
-        out.append(bytes(codec.encode(values)))
+            values = np.zeros(values_of(index, setting), dtype=np.float32)
+        looks.append(look_at_result(out.put(place, codec.encode(values)), index, setting))
     tree = merkle.Tree(
-        [merkle.result_leaf(frozen.core, index, digest(data)) for index, data in zip(rows.indices, out, strict=True)]
+        [merkle.result_leaf(frozen.core, index, look.hash) for index, look in zip(rows.indices, looks, strict=True)]
     )
-    return Reduced(rows.indices, tuple(out), tree)
+    return Reduced(rows.indices, out.views, tuple(looks), tree)
 
 
 @dataclass(frozen=True)
@@ -150,10 +162,6 @@ class Applied:
     root: Hash
 
 
-def apply_update(update: Vector, state: tuple[Vector, Vector], setting: Setting) -> Applied:
-    """One outer step on copies of (base, momentum) with the very bytes everyone holds (5.11)."""
-    params, momentum = state[0].copy(), state[1].copy()
-    nesterov_step(params, momentum, update, lr=setting.lr, momentum_factor=setting.momentum)
-    if not (tensors.is_finite(params) and tensors.is_finite(momentum)):
-        raise ValueError("the outer step left the finite numbers")
-    return Applied(params, momentum, state_root(params, momentum))
+def apply_update(fill: Callable[[int, Vector], None], state: tuple[Vector, Vector], setting: Setting) -> Applied:
+    """One outer step from (base, momentum) with the very bytes everyone holds (5.11); see ``outer.next_state``."""
+    return Applied(*next_state(state, fill, lr=setting.lr, momentum_factor=setting.momentum))

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .. import merkle, tensors
+from .. import merkle
 from ..compression import get_codec
 from ..errors import RemoteError
-from ..ids import Hash, PeerId, digest
+from ..ids import Hash, PeerId
 from ..payloads import Piece, Pieces, batches
 from .exchange import part_sizes
+from .looking import look_at_result, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ..payloads import Look
     from ..ports import Buffer
     from .effects import Setting, Vector
     from .shares import Shares
 
 MAX_RESULT = 2.0**91
-"""Largest value of a result: a mean of rows within ``MAX_NORM2``, and room for rounding. Keeps the state finite."""
+"""Largest value of a result: a mean of rows within ``MAX_NORM2``, and room for rounding. Keeps the state finite.
+
+Codecs of blocks stay far below it whatever their bytes are.
+"""
 
 Share = tuple[PeerId, int]
 
@@ -36,11 +40,13 @@ class Results:
         self._codec = get_codec(setting.result_codec)
         self.sizes = part_sizes(self._codec, setting.values, setting.part)
         self._data: list[Buffer | None] = [None] * len(self.sizes)
+        self._hashes: dict[int, Hash] = {}
         self._left = len(self.sizes)
         self.nbytes = 0
         """Bytes of result parts held."""
         self._early: dict[int, Piece] = {}
         self._trees: dict[Share, merkle.Tree] = {}
+        self._known: dict[Share, merkle.Known] = {}
 
     def reshare(self, shares: Shares) -> None:
         """Reducers were put out: forget the parts that went to others."""
@@ -48,20 +54,26 @@ class Results:
             data = self._data[index]
             if old != new and data is not None:
                 self._data[index] = None
+                del self._hashes[index]
                 self._left += 1
                 self.nbytes -= len(data)
         self._early.clear()
         self._trees.clear()
+        self._known.clear()
         self.shares = shares
 
     def learn(self, share: Share, root: Hash) -> None:
         """A share's signed root came; bytes that its reducer had sent before are checked now."""
         self.roots[share] = root
+        self._known.pop(share, None)
         for index in self.shares.parts.get(share, ()):
             piece = self._early.pop(index, None)  # perhaps made before its reducer learned who was put out
-            if piece is not None and self._data[index] is None and self._fits(piece, root):
-                self._check(share[0], piece, root)
-                self._put(piece)
+            if piece is None or self._data[index] is not None:
+                continue
+            look = self._look(piece)
+            if self._fits(piece, look, root):
+                self._check(share[0], piece, look, root)
+                self._put(piece, look)
 
     def add(self, sender: PeerId, frame: Pieces) -> None:
         """Keep result parts; raises RemoteError naming the reducer that sent them.
@@ -74,31 +86,39 @@ class Results:
             root = self.roots.get(share)
             if share[0] != frame.maker or self._data[piece.index] is not None:
                 continue
-            if root is not None and (sender == frame.maker or self._fits(piece, root)):
-                self._check(sender, piece, root)
-                self._put(piece)
-            elif root is None and sender == frame.maker:
-                self._early[piece.index] = piece
+            if root is None:
+                if sender == frame.maker:
+                    self._early[piece.index] = piece
+                continue
+            look = self._look(piece)
+            if sender == frame.maker or self._fits(piece, look, root):
+                self._check(sender, piece, look, root)
+                self._put(piece, look)
 
-    def _put(self, piece: Piece) -> None:
+    def _look(self, piece: Piece) -> Look:
+        return piece.look or look_at_result(piece.data, piece.index, self._setting)
+
+    def _put(self, piece: Piece, look: Look) -> None:
         self._data[piece.index] = piece.data
+        self._hashes[piece.index] = look.hash
         self._left -= 1
         self.nbytes += len(piece.data)
 
-    def _fits(self, piece: Piece, root: Hash) -> bool:
-        indices = self.shares.parts[self.shares.holders[piece.index]]
-        leaf = merkle.result_leaf(self.core, piece.index, digest(piece.data))
-        return merkle.verify(root, leaf, index=indices.index(piece.index), count=len(indices), path=piece.path)
+    def _fits(self, piece: Piece, look: Look, root: Hash) -> bool:
+        share = self.shares.holders[piece.index]
+        indices = self.shares.parts[share]
+        if share not in self._known:
+            self._known[share] = merkle.Known(root, len(indices))
+        leaf = merkle.result_leaf(self.core, piece.index, look.hash)
+        return self._known[share].verify(leaf, index=bisect_left(indices, piece.index), path=piece.path)
 
-    def _check(self, sender: PeerId, piece: Piece, root: Hash) -> None:
+    def _check(self, sender: PeerId, piece: Piece, look: Look, root: Hash) -> None:
         maker, _ = self.shares.holders[piece.index]
-        if not self._fits(piece, root):
+        if not self._fits(piece, look, root):
             raise RemoteError(sender, f"result {piece.index} is not what {maker} signed")
-        try:
-            values = self._decode(piece.index, piece.data)
-        except ValueError as error:
-            raise RemoteError(maker, f"result {piece.index}: {error}") from error
-        if max(float(values.max()), -float(values.min())) > MAX_RESULT:
+        if look.fault:
+            raise RemoteError(maker, f"result {piece.index}: {look.fault}")
+        if look.measure > MAX_RESULT:
             raise RemoteError(maker, f"result {piece.index} is larger than any mean of updates")
 
     def frames(self, wanted: Iterable[int]) -> Iterator[Pieces]:
@@ -110,8 +130,7 @@ class Results:
             if not asked or len(held) < len(indices):
                 continue
             if share not in self._trees:
-                leaves = [merkle.result_leaf(self.core, k, digest(data)) for k, data in zip(indices, held, strict=True)]
-                self._trees[share] = merkle.Tree(leaves)
+                self._trees[share] = merkle.Tree([merkle.result_leaf(self.core, k, self._hashes[k]) for k in indices])
             tree = self._trees[share]
             for batch in batches([Piece(indices[place], held[place], tree.path(place)) for place in asked]):
                 yield Pieces(self.core, share[0], batch)
@@ -129,15 +148,18 @@ class Results:
                 out.setdefault(self.shares.holders[index][0], []).append(index)
         return out
 
-    def update(self) -> Vector:
-        """The decoded aggregate, float32 [values]; every part must be here."""
-        out = np.empty(self._setting.values, dtype=np.float32)
-        for index, data in enumerate(self._data):
+    def fill(self, start: int, out: Vector) -> None:
+        """Write the decoded aggregate from value ``start`` on into ``out``; every part must be here."""
+        part, done = self._setting.part, 0
+        while done < len(out):
+            index, skip = divmod(start + done, part)
+            data = self._data[index]
             assert data is not None
-            start, stop = tensors.part_bounds(index, len(out), self._setting.part)
-            out[start:stop] = self._codec.decode(data, stop - start)
-        return out
-
-    def _decode(self, index: int, data: Buffer) -> Vector:
-        start, stop = tensors.part_bounds(index, self._setting.values, self._setting.part)
-        return self._codec.decode(data, stop - start)
+            count, room = values_of(index, self._setting), out[done:]
+            if skip == 0 and count <= len(room):
+                self._codec.decode(data, count, room[:count])
+                done += count
+            else:
+                values = self._codec.decode(data, count)[skip : skip + len(room)]
+                room[: len(values)] = values
+                done += len(values)

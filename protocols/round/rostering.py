@@ -77,8 +77,8 @@ def _propose(ctx: Context, readys: Mapping[PeerId, Statement], now: float) -> Ro
     attached = list(readys.values())
     keep = kept(ctx.head, attached)
     late = ctx.view - ctx.head.view
-    if ctx.finishing and not current.commits:
-        return None  # nobody trains any more: a void seal would serve nobody
+    if (ctx.finishing or ctx.paused) and not current.commits:
+        return None  # nobody trains just now: a void seal would serve nobody
     if late >= VOID_FROM and not (current.task and current.task.frozen and late < 2 * VOID_FROM):
         return _roster(ctx, (), readys, ())
     proof: list[Statement] = []

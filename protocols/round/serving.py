@@ -45,7 +45,7 @@ def on_want(ctx: Context, sender: PeerId, want: Want, now: float) -> None:
         return
     ctx.served[sender, want.core] += 1  # of known cores only, so that it stays small
     if task is not None and not task.cast.void:
-        mine = set(task.shares.of(sender))
+        mine = task.shares.of(sender)
         push_parts(ctx, task, sender, [index for index in want.indices if index in mine])
     if results is not None:
         for frame in results.frames(want.indices):

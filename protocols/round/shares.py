@@ -56,6 +56,13 @@ class Shares:
             out.setdefault(share, []).append(index)
         return {share: out[share] for share in sorted(out)}
 
-    def of(self, peer: PeerId) -> list[int]:
+    def of(self, peer: PeerId) -> frozenset[int]:
         """All parts of one reducer."""
-        return sorted(index for (owner, _), parts in self.parts.items() if owner == peer for index in parts)
+        return self._owned.get(peer, frozenset())
+
+    @cached_property
+    def _owned(self) -> dict[PeerId, frozenset[int]]:
+        out: dict[PeerId, set[int]] = {}
+        for (owner, _), parts in self.parts.items():
+            out.setdefault(owner, set()).update(parts)
+        return {owner: frozenset(parts) for owner, parts in out.items()}

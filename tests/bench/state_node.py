@@ -25,9 +25,10 @@ from peer.identity import Identity
 from peer.journal import Journal
 from peer.outbox import Limits, Outbox
 from peer.part_file import PartFile
-from peer.session import Parts, Session
+from peer.session import Session
 from peer.state import Checkpoint, StateStore
 from peer.virtual import Plan, QuickScope, World
+from peer.windows import Parts
 from protocols.outer import state_root
 from protocols.round.chain import seal_zero
 from protocols.round.effects import Sealed, Setting, Syncing, Window

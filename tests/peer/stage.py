@@ -11,8 +11,9 @@ import pytest
 
 from peer.identity import Identity
 from peer.journal import Journal
-from peer.session import Parts, Session
+from peer.session import Session
 from peer.state import StateStore
+from peer.windows import Parts
 from protocols.errors import EnvironmentFault
 from protocols.round.links import Image
 from tests.peer.test_state import SCOPE, VALUES, chain
@@ -44,6 +45,7 @@ class Script:
         self.due = math.inf
         self.called = asyncio.Event()
         self.on_call: Callable[[str], None] = lambda name: None
+        self.read: Callable[[PeerId, str, bytes], bytes] = lambda sender, kind, payload: payload
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
@@ -77,6 +79,12 @@ class Script:
 
     def finish(self, now: float) -> list[Effect]:
         return self._call("finish", None)
+
+    def pause(self, now: float) -> list[Effect]:
+        return self._call("pause", None)
+
+    def resume(self, now: float) -> list[Effect]:
+        return self._call("resume", None)
 
     def _call(self, name: str, value: object) -> list[Effect]:
         self.calls.append((name, value))
@@ -121,6 +129,7 @@ class Stage:
     def session(self) -> Session:
         async def trainer(effect: Train) -> Window:
             self.trains.append(effect.round)
+            self.script.called.set()
             return await self.windows.setdefault(effect.round, asyncio.get_running_loop().create_future())
 
         machine, outbox = cast("Any", self.script), cast("Any", self.lines)

@@ -22,7 +22,7 @@ from peer.cli import main
 from peer.exits import Exit, NoDaemon, Refused
 from peer.paths import Home
 from peer.status import Status, to_json
-from protocols.errors import EnvironmentFault, LocalError
+from protocols.errors import ConfigError, EnvironmentFault, LocalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ class Running:
     def __init__(self, home: Home, *, snapshot: Callable[[], dict[str, Any]], on_stop: Callable[[], None]) -> None:
         self.home = home
         self.stops = 0
+        self.pauses: list[str] = []
         self.invitation: str | None = "murmur1abc"
         self._on_stop = on_stop
         self._snapshot = snapshot
@@ -47,7 +48,7 @@ class Running:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
 
     async def _main(self) -> None:
-        server = ApiServer(self.home, Answers(self._snapshot, self._stop, self._invite, self.follow))
+        server = ApiServer(self.home, self.answers())
         await server.start(0)
         self.port = server.port
         self._started.set()
@@ -65,9 +66,32 @@ class Running:
             raise LocalError("nobody can join", remedy="leave out --alone")
         return {"schema": 1, "invitation": self.invitation}
 
-    def _stop(self) -> None:
+    def answers(self) -> Answers:
+        return Answers(
+            snapshot=self._snapshot,
+            peers=lambda: {"schema": 1, "peers": []},
+            stop=self._stop,
+            finish=lambda: {"schema": 1, "state": "finishing", "under_way": True},
+            pause=self._pause,
+            resume=self._resume,
+            invite=self._invite,
+            follow=self.follow,
+        )
+
+    async def _pause(self, seconds: str) -> dict[str, Any]:
+        self.pauses.append(seconds)
+        if seconds == "soon":
+            raise ConfigError("'soon' is no number of seconds")
+        return {"schema": 1, "state": "paused", "pause": {"since": 1.0, "until": None}}
+
+    async def _resume(self) -> dict[str, Any]:
+        self.pauses.clear()
+        return {"schema": 1, "state": "training"}
+
+    def _stop(self) -> dict[str, Any]:
         self.stops += 1
         self._on_stop()
+        return {"schema": 1, "state": "stopping"}
 
     def __enter__(self) -> Running:
         self._thread.start()
@@ -105,6 +129,20 @@ def refused(answer: tuple[int, Any, Any], status: int, code: str) -> None:
     assert (answer[0], answer[2]["error"]["code"]) == (status, code)
     assert answer[2]["schema"] == 1
     assert answer[1]["content-type"] == "application/json"
+
+
+def test_pause_resume_and_finish(running: Running) -> None:
+    assert running.call("POST", "/api/v1/pause?for=7200")[2]["state"] == "paused"
+    assert running.call("POST", "/api/v1/pause")[0] == 202
+    assert running.pauses == ["7200", ""]
+    code, _, answer = running.call("POST", "/api/v1/pause?for=soon")
+    assert (code, answer["error"]["text"]) == (409, "'soon' is no number of seconds")
+    assert running.call("POST", "/api/v1/resume")[::2] == (202, {"schema": 1, "state": "training"})
+    assert running.pauses == []
+    assert running.call("POST", "/api/v1/finish")[2]["under_way"] is True
+    assert running.call("GET", "/api/v1/peers")[::2] == (200, {"schema": 1, "peers": []})
+    refused(running.call("GET", "/api/v1/pause"), 405, "method")
+    refused(running.call("POST", "/api/v1/peers"), 405, "method")
 
 
 def test_status_with_the_token(running: Running) -> None:
@@ -254,7 +292,7 @@ def test_it_listens_on_loopback_only(running: Running) -> None:
 
 def test_a_port_in_use_is_one_fault_with_a_remedy(tmp_path: Path, running: Running) -> None:
     async def second() -> None:
-        await ApiServer(Home(tmp_path), Answers(dict, lambda: None, dict, running.follow)).start(running.port)
+        await ApiServer(Home(tmp_path), running.answers()).start(running.port)
 
     with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{running.port}") as caught:
         asyncio.run(second())
@@ -310,7 +348,9 @@ from peer.paths import Home
 
 async def main():
     end = asyncio.Event()
-    server = ApiServer(Home(Path(sys.argv[1])), Answers(dict, end.set, dict, dict))
+    names = ("snapshot", "peers", "finish", "pause", "resume", "invite", "follow")
+    stop = lambda: end.set() or {"schema": 1}
+    server = ApiServer(Home(Path(sys.argv[1])), Answers(stop=stop, **dict.fromkeys(names, dict)))
     await server.start(0)
     print("up", flush=True)
     await end.wait()

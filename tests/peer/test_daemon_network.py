@@ -72,6 +72,7 @@ def test_killed_twice_it_leaves_no_process_and_its_port(tmp_path: Path) -> None:
         "blobs",
         "daemon.lock",
         "identity.key",
+        "murmur.jsonl",
         "murmur.log",
         "runs",
     ]

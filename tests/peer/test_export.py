@@ -228,3 +228,9 @@ def test_the_vectors_are_not_copied_before_they_are_written(made: SealedHome) ->
     tensors = named(made.last.params, made.manifest)
     assert all(np.shares_memory(tensor, made.last.params) for tensor in tensors.values())
     assert sum(tensor.size for tensor in tensors.values()) == len(made.last.params)
+
+
+def test_a_folder_that_holds_no_export_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no export") as caught:
+        check(tmp_path / "absent")
+    assert "`murmur export`" in caught.value.remedy

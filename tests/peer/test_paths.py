@@ -10,14 +10,9 @@ from peer.paths import Home, default_home
 from protocols.errors import EnvironmentFault
 
 
-def test_murmur_home_wins_over_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_lies_where_the_platform_keeps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("MURMUR_HOME", raising=False)
     assert default_home() == tmp_path / "data" / "murmur"
-    monkeypatch.setenv("MURMUR_HOME", str(tmp_path / "mine"))
-    assert default_home() == tmp_path / "mine"
-    monkeypatch.setenv("MURMUR_HOME", "~/mine")
-    assert default_home() == Path.home() / "mine"
 
 
 def test_a_home_belongs_to_its_owner_alone(tmp_path: Path) -> None:
@@ -31,7 +26,7 @@ def test_a_home_belongs_to_its_owner_alone(tmp_path: Path) -> None:
 
 def test_every_file_lies_in_the_home_under_a_name_of_its_own(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    files = [home.key, home.api, home.lock, home.log, home.runs]
+    files = [home.key, home.api, home.lock, home.log, home.json_log, home.runs]
     assert len(set(files)) == len(files)
     assert {file.parent for file in files} == {tmp_path}
     assert home.run(b"\x01" * 32).relative_to(home.runs) == Path("01" * 32)

@@ -129,7 +129,7 @@ def test_rounds_that_are_caught_up_with_share_one_line(tmp_path: Path, capsys: p
     desk.reporter.on_window(WindowResult(chain()[0].drift, 5, 100, 2.25, 2.25, 1.0))
     desk.take(sealed(6))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "  syncing    caught up with rounds 3 to 5, which were made before this peer came"
+    assert lines[0] == " ✓ syncing    caught up with rounds 3 to 5, made before this peer came"
     assert lines[1].split()[:4] == ["round", "6", "loss", "2.250"]
     desk.take(sealed(7, verdict="late", weights={}))
     assert "late" in capsys.readouterr().out, "that one it could have been in"
@@ -233,8 +233,8 @@ def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pyt
     assert (now.state, now.reason.code, now.reason.text[:12]) == ("syncing", "none", "2 of 38 file")
     assert "syncing (2 of 38 files, 0.3 of 5.4 MB, from 2 peers)" in screen(st.to_json(now))
     assert capsys.readouterr().out.splitlines() == [
-        "  seeking    nobody of the run answers yet, trying 3 addresses",
-        "  syncing    1 of 38 files, 0.1 of 5.4 MB, from 2 peers",
+        " · seeking    nobody of the run answers yet, trying 3 addresses",
+        " · syncing    1 of 38 files, 0.1 of 5.4 MB, from 2 peers",
     ], "a line for a person only now and then"
     for effect, text in (
         (Syncing(1, 3, 2, None), "the run's state: 1 of 3 MiB, from 2 peers"),

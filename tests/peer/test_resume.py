@@ -18,8 +18,9 @@ import pytest
 
 from peer import session as module
 from peer.journal import Journal
-from peer.session import Parts, Session
+from peer.session import Session
 from peer.state import StateStore
+from peer.windows import Parts
 from protocols.canonical import unpack
 from protocols.errors import EnvironmentFault
 from protocols.outer import state_root

@@ -10,8 +10,9 @@ import pytest
 
 from peer import session as module
 from peer.journal import Journal
-from peer.session import Parts, Session
+from peer.session import Session
 from peer.state import StateStore
+from peer.windows import Parts
 from protocols.errors import EnvironmentFault, LocalError, RemoteError
 from protocols.ids import Hash, PeerId
 from protocols.messages import Vote

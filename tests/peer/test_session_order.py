@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,7 @@ from tests.peer.test_state import SCOPE, chain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from protocols.ids import PeerId
     from protocols.statements import Statement
 
 
@@ -81,6 +83,28 @@ def test_what_is_due_and_what_is_own_go_before_frames(tmp_path: Path) -> None:
     play(scene())
 
 
+def test_bytes_of_a_round_are_read_in_another_thread_and_only_these(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        threads: dict[str, int] = {}
+
+        def read(_sender: PeerId, kind: str, payload: bytes) -> bytes:
+            threads[kind] = threading.get_ident()
+            return b"read " + payload
+
+        stage.script.read = read
+        session = stage.begin()
+        for kind in ("parts", "want", "results"):
+            await session.on_frame(OTHER.peer, kind, kind.encode())
+        assert set(threads) == {"parts", "results"}
+        assert threading.get_ident() not in threads.values()
+        got = [value for name, value in stage.script.calls if name == "payload"]
+        assert got == [b"read parts", b"want", b"read results"]
+        await stage.end()
+
+    play(scene())
+
+
 def test_a_deadline_that_stays_in_the_past_starves_nobody(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path)
@@ -89,6 +113,32 @@ def test_a_deadline_that_stays_in_the_past_starves_nobody(tmp_path: Path) -> Non
         async with asyncio.timeout(5):
             await asyncio.gather(*(session.on_frame(OTHER.peer, "parts", b"") for _ in range(300)))
         assert stage.script.names().count("payload") == 300
+        await stage.end()
+
+    play(scene())
+
+
+def test_a_window_that_a_pause_has_made_useless_gives_way_to_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        script = stage.script
+        script.gives = {"start": [[train(1)]], "resume": [[], [train(5)]]}
+        session = stage.begin()
+        await script.until(lambda: stage.trains == [1])
+        session.pause()
+        session.resume()
+        await script.until(lambda: "resume" in script.names())
+        await asyncio.sleep(0)
+        assert (stage.trains, stage.windows[1].cancelled()) == ([1], False), "the window in flight goes on"
+        session.pause()
+        session.resume()
+        await script.until(lambda: script.names().count("resume") == 2)
+        await script.until(lambda: stage.trains == [1, 5])
+        assert stage.windows[1].cancelled()
+        stage.windows[5].set_result(Window(NOTHING, 55, 100))
+        await script.until(lambda: "trained" in script.names())
+        assert script.calls[-1][1][1] == 55
+        assert [each for each in script.names() if each in ("pause", "resume")] == ["pause", "resume"] * 2
         await stage.end()
 
     play(scene())

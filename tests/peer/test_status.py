@@ -18,6 +18,7 @@ START = st_.Status(version="0.1.0", protocol=1, peer="12D3", since=5.0)
 # Copied from contracts.md: keys are added, never renamed.
 CONTRACT = json.loads("""
 {"schema":1,"event":0,"version":"","protocol":1,"peer":"12D3","state":"starting","reason":{"code":"none","text":""},"since":0,
+ "pause":{"since":0,"until":null},
  "run":{"id":"hex","name":"","size":"tiny","cell":"model"},
  "round":{"number":0,"phase":"train","progress":0.0,"deadline_s":0,"last_sealed":0,"void":0,"final":true},
  "model":{"parameters":0,"tokens":0,"train_loss":null,"held_out_loss":null,"state_hash":"hex"},
@@ -36,6 +37,7 @@ CONTRACT = json.loads("""
 EVENTS: list[st_.Event] = [
     st_.StateChanged("training", 9.0),
     st_.StateChanged("seeking", 9.0, st_.Reason("no_peers", "nobody answers")),
+    st_.Paused(st_.Pause(8.0, 20.0)),
     st_.RunInfo("ab", "shakespeare", "tiny", "model"),
     st_.Loaded(387_744, "ab", 2.6, 2),
     st_.PhaseEntered(3, "train", 60.0),

@@ -13,7 +13,7 @@ from protocols.compression import CODECS, get_codec
 from protocols.ids import digest
 from protocols.outer import nesterov_step
 from protocols.reduce import present_scale, self_test_digests, weighted_sum
-from protocols.rules import weights
+from protocols.rules import RULES, weights
 
 if TYPE_CHECKING:
     from protocols.gram import Matrix
@@ -63,7 +63,7 @@ def digests() -> dict[str, str]:
         data = get_codec(name).encode(result)
         out[name] = digest(data).hex()
         out[f"{name} decoded"] = hashed(get_codec(name).decode(data, VALUES))
-    for rule in ("default", "mean"):
+    for rule in RULES:
         out[rule] = hashed(np.array(weights(gram(), row_weights(), rule=rule, tolerated=1 / 3)))
     params, momentum = all_rows[0].copy(), all_rows[1].copy()
     nesterov_step(params, momentum, all_rows[2], lr=0.7, momentum_factor=0.8)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ def exact(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> gram.Matri
     return np.array([[math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True)) for b in rows] for a in rows])
 
 
-@pytest.mark.parametrize("values", [1, 7, 5_000, 40_000])
-def test_part_gram_equals_exact_sums(values: int) -> None:
-    rows = np.random.default_rng(values).standard_normal((3, values)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("count", "values"), [(3, 1), (3, 7), (3, 5_000), (3, 40_000), (8, 300), (9, 20_000), (64, 2_500)]
+)
+def test_part_gram_equals_exact_sums(count: int, values: int) -> None:
+    rows = np.random.default_rng(values).standard_normal((count, values)).astype(np.float32)
     got = gram.part_gram(rows)
     assert got.dtype == np.float64
     assert np.abs(got - exact(rows)).max() <= 1e-13 * values
@@ -49,9 +52,23 @@ def test_part_gram_refuses_what_is_not_finite_or_not_float32() -> None:
         gram.part_gram(rows.astype(np.float64))
     with pytest.raises(ValueError, match="two-dimensional float32"):
         gram.part_gram(rows[0])
-    rows[1, 8] = np.inf
-    with pytest.raises(ValueError, match="not finite"):
+    for count in (2, 12):
+        for bad in (np.inf, -np.inf, np.nan):
+            rows = np.ones((count, 40_000), dtype=np.float32)
+            rows[1, 8], rows[0, 39_999] = bad, -bad
+            with pytest.raises(ValueError, match="not finite"):
+                gram.part_gram(rows)
+
+
+def test_part_gram_of_many_rows_needs_little_memory() -> None:
+    rows = np.random.default_rng(0).standard_normal((64, 32_768)).astype(np.float32)
+    tracemalloc.start()
+    try:
         gram.part_gram(rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 << 19
 
 
 def test_upper_is_row_major_and_comes_back() -> None:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.compression import CODECS
+from protocols.compression import CODECS, RESULT_CODECS
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL, peer_id
 from protocols.manifest import Manifest, ShardEntry, Window, render, run_id, sign, to_plain, verify
@@ -203,6 +203,7 @@ OUT_OF_RANGE = [
     ("inner", "lr", "inf"),
     ("inner", "betas", ["0.9"]), ("inner", "betas", ["0.9", "1"]), ("inner", "batch", 0), ("inner", "reset", 1),
     ("inner", "warmup", True), ("outer", "momentum", "1"), ("codec", "update", "pickle"), ("codec", "block", 48),
+    ("codec", "result", "int4"), ("codec", "result", "zip"),
     ("codec", "error_feedback", "1.1"), ("rule", "name", "krum"), ("rule", "tolerated", "1/2"),
     ("rule", "tolerated", "0.3"), ("members", "founders", []), ("members", "founders", ["12D3KooW"]),
     ("members", "founders", [FOUNDER, FOUNDER]), ("members", "probation", -1), ("cells", "list", ["stage/1"]),
@@ -290,6 +291,19 @@ def test_a_signature_for_another_manifest_is_refused() -> None:
     other = sign(replace(example(), run=replace(example().run, seed=1)), FOUNDER, KEY.sign)
     with pytest.raises(ConfigError, match="does not fit"):
         parse(render(replace(example(), signature=other.signature)))
+
+
+@pytest.mark.parametrize("update", CODECS)
+def test_updates_may_be_int4_results_may_not(update: str) -> None:
+    manifest = default_manifest(Choices(codec=update), founders=[FOUNDER], shards=SHARDS)
+    assert manifest.codec.update == update
+    tree = tomllib.loads(render(manifest))
+    tree["codec"]["result"] = "int4"
+    with pytest.raises(ConfigError, match=r"\[codec\] result is int4, too coarse .* results are float32, bf16, int8;"):
+        parse(tomli_w.dumps(tree))
+    for fine in RESULT_CODECS:
+        tree["codec"]["result"] = fine
+        assert parse(tomli_w.dumps(tree)).codec.result == fine
 
 
 def test_a_choice_that_is_not_built_in_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import merkle
-from protocols.ids import PeerId
+from protocols.ids import Hash, PeerId
 
 
 def leaves_of(count: int) -> list[bytes]:
@@ -73,6 +73,41 @@ def test_a_path_holds_for_one_index_and_one_count_only(data: st.DataObject) -> N
         for other in range(-1, 16):
             right = (other, other_count) == (index, count)
             assert merkle.verify(tree.root, leaves_of(count)[index], index=other, count=other_count, path=path) is right
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_many_leaves_of_one_tree_are_judged_as_one_by_one(data: st.DataObject) -> None:
+    """In any order, with lies in between: of the leaf, of a neighbour, of a place."""
+    count = data.draw(st.integers(1, 70))
+    leaves = leaves_of(count)
+    tree = merkle.Tree(leaves)
+    known = merkle.Known(tree.root, count)
+    for index in data.draw(st.lists(st.integers(0, count - 1), max_size=40)):
+        lie = data.draw(st.sampled_from(["", "leaf", "place", "path"]))
+        leaf, path, place = leaves[index], list(tree.path(index)), index
+        if lie == "leaf":
+            leaf = bytes(32)
+        elif lie == "place":
+            place = data.draw(st.integers(-1, count))
+        elif lie == "path":
+            path = path[:-1] if data.draw(st.booleans()) else [*path, Hash(bytes(32))]
+        right = merkle.verify(tree.root, leaf, index=place, count=count, path=path)
+        assert known.verify(leaf, index=place, path=path) is right
+    assert all(known.verify(leaf, index=index, path=tree.path(index)) for index, leaf in enumerate(leaves))
+
+
+def test_a_wrong_neighbour_is_not_believed_later() -> None:
+    leaves = leaves_of(4)
+    tree = merkle.Tree(leaves)
+    known, wrong = merkle.Known(tree.root, 4), bytes(32)
+    assert not known.verify(leaves[0], index=0, path=(wrong, tree.path(0)[1]))
+    assert not known.verify(wrong, index=1, path=tree.path(1))
+    assert known.verify(leaves[0], index=0, path=tree.path(0))
+    assert known.verify(leaves[1], index=1, path=(wrong, wrong)), "it is known as the neighbour of the first"
+    assert not known.verify(wrong, index=1, path=tree.path(1))
+    assert not known.verify(leaves[3], index=3, path=(wrong, tree.path(3)[1]))
+    assert not merkle.Known(wrong, 1).verify(leaves[0], index=0, path=())
 
 
 def test_short_long_and_misshapen_paths_are_false() -> None:

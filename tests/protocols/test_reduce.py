@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols import reduce, rules
+from protocols import reduce
 from protocols.errors import EnvironmentFault
+from protocols.rules import default
 
 if TYPE_CHECKING:
     from protocols.tensors import Vector
@@ -115,7 +116,7 @@ def test_a_differing_digest_is_an_environment_fault(name: str, monkeypatch: pyte
 
 
 def test_the_built_in_vector_notices_a_changed_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "ITERATIONS", rules.ITERATIONS - 1)
+    monkeypatch.setattr(default, "ITERATIONS", default.ITERATIONS - 1)
     with pytest.raises(EnvironmentFault, match="weights"):
         reduce.self_test()
 

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 from protocols import rules
 from protocols.errors import ConfigError
+from protocols.rules import default, gram_space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def reference_median(y: Points, smoothing: float) -> Points:
 def reference_weiszfeld(y: Points, smoothing: float) -> Points:
     """The same steps as the rule's, on explicit vectors that all count once."""
     z: Points = y.mean(0)
-    for _ in range(rules.ITERATIONS):
+    for _ in range(default.ITERATIONS):
         pull = 1 / np.sqrt(((y - z) ** 2).sum(1) + smoothing**2)
         z = (pull[:, None] * y).sum(0) / pull.sum()
     return z
@@ -82,8 +83,8 @@ def test_arc_equals_the_reference(n: int, f: int) -> None:
         return
     x = random_rows(n, 6, 10 * n + f)
     norms = [math.sqrt(row @ row) for row in x]
-    limit = rules.upper_quantile(norms, [1.0] * n, share=2 * (f / n) * (1 - f / n))
-    factors = rules.clip_factors(norms, limit)
+    limit = gram_space.upper_quantile(norms, [1.0] * n, share=2 * (f / n) * (1 - f / n))
+    factors = gram_space.clip_factors(norms, limit)
     assert np.abs(np.array(factors)[:, None] * x - reference_arc(x, f)).max() < 1e-9
 
 
@@ -93,7 +94,7 @@ def test_nnm_equals_the_reference(n: int, f: int) -> None:
     if 2 * f >= n:
         return
     x = random_rows(n, 6, 10 * n + f)
-    mixing = np.array(rules.mix(gram_of(x), [1.0] * n, share=1 - f / n))
+    mixing = np.array(default.mix(gram_of(x), [1.0] * n, share=1 - f / n))
     assert np.abs(mixing @ x - reference_nnm(x, f)).max() < 1e-9
 
 
@@ -101,7 +102,7 @@ def test_nnm_equals_the_reference(n: int, f: int) -> None:
 def test_the_geometric_median_minimises_its_objective(seed: int) -> None:
     x = random_rows(5 + seed, 4, seed)
     smoothing = 2.0**-10 * float(np.median(np.linalg.norm(x, axis=1)))
-    v = rules.geometric_median(gram_of(x), [1.0] * len(x), smoothing=smoothing)
+    v = default.geometric_median(gram_of(x), [1.0] * len(x), smoothing=smoothing)
     z = np.array(v) @ x
     scale = np.linalg.norm(x, axis=1).mean()
     assert np.abs(z - reference_median(x, smoothing)).max() < 1e-6 * scale
@@ -117,7 +118,7 @@ def test_the_default_rule_is_arc_then_nnm_then_the_median(n: int, seed: int) -> 
     clipped = reference_arc(x, f)
     limit = float(np.linalg.norm(clipped, axis=1).max())
     expected = reference_median(reference_nnm(clipped, f), 2.0**-10 * limit)
-    got = np.array(rules.robust(gram_of(x), [1.0] * n, THIRD)) @ x
+    got = np.array(default.robust(gram_of(x), [1.0] * n, THIRD)) @ x
     assert np.abs(got - expected).max() < 1e-6 * limit
 
 
@@ -132,7 +133,7 @@ def test_weights_mean_copies(seed: int) -> None:
     clipped = reference_arc(copies, f)
     limit = float(np.linalg.norm(clipped, axis=1).max())
     expected = reference_weiszfeld(reference_nnm(clipped, f), 2.0**-10 * limit)
-    got = np.array(rules.robust(gram_of(x), [float(unit) for unit in units], THIRD)) @ x
+    got = np.array(default.robust(gram_of(x), [float(unit) for unit in units], THIRD)) @ x
     assert np.abs(got - expected).max() < 1e-9 * limit
 
 
@@ -141,7 +142,7 @@ def test_camps_of_equal_weight_end_between_them(seed: int) -> None:
     """Any point between two camps is a median: the value of the objective counts, not the place."""
     x = np.repeat(random_rows(2, 4, seed), 3, axis=0)
     smoothing = 2.0**-10 * float(np.linalg.norm(x, axis=1).min())
-    z = np.array(rules.geometric_median(gram_of(x), [1.0] * 6, smoothing=smoothing)) @ x
+    z = np.array(default.geometric_median(gram_of(x), [1.0] * 6, smoothing=smoothing)) @ x
     best = 3 * np.linalg.norm(x[0] - x[3])
     assert np.linalg.norm(x - z, axis=1).sum() <= best * (1 + 1e-6)
 
@@ -158,7 +159,7 @@ def test_splitting_a_row_changes_nothing(data: st.DataObject) -> None:
     victim = data.draw(st.integers(0, n - 1))
     pieces = [data.draw(st.integers(1, 5)) for _ in range(data.draw(st.integers(2, 5)))]
     places = [data.draw(st.integers(0, n - 1)) for _ in pieces]
-    whole = rules.robust(gram_of(np.array(x)), a, THIRD)
+    whole = default.robust(gram_of(np.array(x)), a, THIRD)
 
     # The pieces stand anywhere among the rows.
     owners = [i for i in range(n) if i != victim]
@@ -166,7 +167,7 @@ def test_splitting_a_row_changes_nothing(data: st.DataObject) -> None:
     rows = [(i, shares[i]) for i in owners]
     for piece, place in zip(pieces, places, strict=True):
         rows.insert(place, (victim, a[victim] * piece / math.fsum(pieces)))
-    split = rules.robust(gram_of(np.array([x[i] for i, _ in rows])), [share for _, share in rows], THIRD)
+    split = default.robust(gram_of(np.array([x[i] for i, _ in rows])), [share for _, share in rows], THIRD)
 
     summed = [math.fsum(w for w, (owner, _) in zip(split, rows, strict=True) if owner == i) for i in range(n)]
     assert summed == pytest.approx(whole, abs=1e-12)
@@ -179,8 +180,8 @@ def test_the_order_of_rows_does_not_matter(data: st.DataObject) -> None:
     x = np.array([data.draw(st.lists(coordinates, min_size=3, max_size=3)) for _ in range(n)])
     a = [float(data.draw(st.integers(1, 6))) for _ in range(n)]
     order = data.draw(st.permutations(range(n)))
-    straight = rules.robust(gram_of(x), a, THIRD)
-    moved = rules.robust(gram_of(x[order]), [a[i] for i in order], THIRD)
+    straight = default.robust(gram_of(x), a, THIRD)
+    moved = default.robust(gram_of(x[order]), [a[i] for i in order], THIRD)
     assert moved == pytest.approx([straight[i] for i in order], abs=1e-12)
 
 
@@ -192,7 +193,7 @@ def test_identities_do_not_pay() -> None:
     outcomes = []
     for liars in (1, 2, 4, 8, 16):
         x = np.concatenate([honest, np.repeat(-honest.mean(0, keepdims=True), liars, axis=0)])
-        w = np.array(rules.robust(gram_of(x), [1.0] * 8 + [2.0 / liars] * liars, THIRD))
+        w = np.array(default.robust(gram_of(x), [1.0] * 8 + [2.0 / liars] * liars, THIRD))
         outcomes.append(w @ x)
     for outcome in outcomes[1:]:
         assert np.abs(outcome - outcomes[0]).max() < 1e-9
@@ -348,5 +349,5 @@ def test_what_is_out_of_range_is_refused(gram: Points, a: list[float], tolerated
 
 
 def test_an_unknown_rule_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'krum'; known are default, arc-nnm-gm, mean"):
+    with pytest.raises(ConfigError, match="'krum'; known are default, arc-nnm-gm, centered-clip, multi-krum, mean"):
         rules.weights(np.eye(2), [1.0, 1.0], rule="krum", tolerated=THIRD)

@@ -93,14 +93,14 @@ def test_statements_and_parts_that_come_three_times_change_nothing() -> None:
 # --- an independent implementation -----------------------------------------------------------------
 
 
-def encode_int8(values: Vector) -> Vector:
-    """What the int8 codec makes of a part, written from its description: blocks of 64, float16 scales."""
+def in_blocks(values: Vector, limit: int) -> Vector:
+    """What a codec of codes up to ``limit`` makes of a part, from its description: blocks of 64, float16 scales."""
     padded = np.zeros(-(-len(values) // 64) * 64, dtype=np.float32)
     padded[: len(values)] = values
     blocks = padded.reshape(-1, 64)
-    scales = (np.abs(blocks).max(axis=1) / np.float32(127)).astype(np.float16).astype(np.float32)
+    scales = (np.abs(blocks).max(axis=1) / np.float32(limit)).astype(np.float16).astype(np.float32)
     safe = np.where(scales == 0, np.float32(1), scales)
-    codes = np.clip(np.rint(blocks / safe[:, None]), -127, 127)
+    codes = np.clip(np.rint(blocks / safe[:, None]), -limit, limit)
     out: Vector = (codes.astype(np.float32) * scales[:, None]).reshape(-1)[: len(values)]
     return out
 
@@ -109,7 +109,8 @@ def coded(values: Vector, codec: str) -> Vector:
     """Decode(encode(values)), part by part."""
     if codec == "float32":
         return values.copy()
-    out: Vector = np.concatenate([encode_int8(values[at : at + PART]) for at in range(0, len(values), PART)])
+    limit = {"int8": 127, "int4": 7}[codec]
+    out: Vector = np.concatenate([in_blocks(values[at : at + PART], limit) for at in range(0, len(values), PART)])
     return out
 
 
@@ -151,6 +152,7 @@ def reference(peers: list[PeerId], parents: list[bytes], outcome: Outcome) -> It
         (4, "default", "float32", "int8"),
         (5, "default", "int8", "int8"),
         (6, "mean", "int8", "int8"),
+        (4, "default", "int4", "int8"),
     ],
 )
 def test_state_and_drift_equal_a_plain_computation_in_every_bit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -84,6 +84,20 @@ def test_a_peer_that_restarts_in_any_phase_loses_no_update(phase: str, role: str
     assert not any(each.record.void for peer in peers for each in peer.sealed)
     for each in made.peers:
         assert sealed_tokens(peers, each) == 3 * TOKENS
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_the_codec_rounded_away_survives_a_restart(phase: str) -> None:
+    """Every bit of everybody's state and drift is as if nobody had been away."""
+    codecs: dict[str, Any] = {"update_codec": "int4", "result_codec": "int8", "rule": "default"}
+    clean = {each.peer: each.sealed[-1] for each in run(4, 4, **codecs).peers}
+    made = world(4, 4, **codecs)
+    restarted(made, min(made.peers), phase, 3, 2.0)
+    for peer in ended(made, 4):
+        last, other = peer.sealed[-1], clean[peer.peer]
+        assert last.params.tobytes() == other.params.tobytes()
+        assert last.drift.tobytes() == other.drift.tobytes()
+        assert last.drift.any()
 
 
 @pytest.mark.parametrize("phase", PHASES)

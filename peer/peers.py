@@ -1,0 +1,52 @@
+"""The peers of a run as this one sees them, for ``murmur peers``. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Set
+
+    from protocols.ids import PeerId
+    from protocols.round.chain import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a peer says of itself in the directory."""
+
+    software: str
+    head: int
+    addresses: tuple[str, ...]
+
+
+def rows(
+    own: PeerId, head: Head | None, connected: Set[PeerId], records: Mapping[PeerId, Record], founders: Iterable[PeerId]
+) -> list[dict[str, Any]]:
+    """One row for each member, neighbour and peer of the directory: oneself first, then who is connected, then by id.
+
+    ``connection`` is null where there is none; ``member`` is null for who is none, and while no ``head`` is known.
+    """
+    table = head.table.members if head is not None else {}
+    everybody = {own, *table, *connected, *records, *founders}
+    order = sorted(everybody, key=lambda each: (each != own, each not in connected, each not in table, each))
+    return [_row(each, own, head, connected, records) for each in order]
+
+
+def _row(
+    peer: PeerId, own: PeerId, head: Head | None, connected: Set[PeerId], records: Mapping[PeerId, Record]
+) -> dict[str, Any]:
+    member = head.table.members.get(peer) if head is not None else None
+    record = records.get(peer)
+    return {
+        "id": peer,
+        "own": peer == own,
+        "connection": "direct" if peer in connected else None,
+        "member": None
+        if member is None
+        else {"state": member.state, "weight": member.weight, "sealed": member.sealed, "missed": member.missed},
+        "software": record.software if record else None,
+        "head": record.head if record else None,
+        "addresses": list(record.addresses) if record else [],
+    }

@@ -1,0 +1,65 @@
+"""What a codec is, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..ports import Buffer
+    from ..tensors import Vector
+
+
+class Codec(Protocol):
+    """One way to encode a vector. Stateless; safe to share between threads."""
+
+    @property
+    def name(self) -> str:
+        """The codec's name in manifests."""
+
+    def size(self, count: int) -> int:
+        """Bytes that ``count`` values take."""
+
+    def encode(self, values: Vector) -> bytes:
+        """Bytes of a contiguous float32 [n], n ≥ 1; raises ValueError unless every value is finite."""
+
+    def decode(self, data: Buffer, count: int, out: Vector | None = None) -> Vector:
+        """float32 [count], all finite; without ``out`` possibly a read-only view of ``data``.
+
+        With ``out``, a contiguous writable float32 [count], the values are written there and it is returned: a row of
+        a matrix, say. Raises ValueError, before anything is allocated or written, for bytes that no honest encoder
+        makes and for an ``out`` of another form.
+        """
+
+    def norm2(self, data: Buffer, count: int) -> float:
+        """Σx² of the decoded values, to a few units in the last place of a double; raises as ``decode``."""
+
+    def bound(self, data: Buffer, count: int) -> float:
+        """A bound on the magnitude of the decoded values, at most q times their largest; raises as ``decode``."""
+
+
+def squared_norm(values: Vector) -> float:
+    """Σx² in doubles."""
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def peak(values: Vector) -> float:
+    """max|x|; NaN where there is one."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def check_size(data: Buffer, expected: int, count: int, name: str) -> None:
+    """Raises ValueError unless ``data`` has the bytes that ``count`` values of this codec take."""
+    size = memoryview(data).nbytes
+    if count < 1 or size != expected:
+        raise ValueError(f"{size} bytes for {count} {name} values, which take {expected}")
+
+
+def room(out: Vector | None, count: int) -> Vector:
+    """``out``, or a new float32 [count]; raises ValueError where ``out`` cannot take the values."""
+    if out is None:
+        return np.empty(count, dtype=np.float32)
+    if out.shape != (count,) or out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(f"{count} values cannot be decoded into that array")
+    return out
