@@ -13,11 +13,10 @@ from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
 from protocols.errors import TransportError
+from protocols.ids import PeerId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-
-    from protocols.ids import PeerId
 
     from .stream import Ends
 
@@ -87,12 +86,12 @@ class Control:
         )
         await self._tell(peer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))
 
-    async def connected(self, own: PeerId) -> int:
-        """With how many peers p2pd holds connections; raises TransportError. ``own`` is named in errors."""
+    async def connected(self, own: PeerId) -> list[PeerId]:
+        """The peers of p2pd's connections, one for each; raises TransportError. ``own`` is named in errors."""
         answer = p2pd_pb2.Response()
         _, writer = await self._ask(own, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), answer)
         writer.close()
-        return len(answer.peers)
+        return [PeerId(PeerID(info.id).to_base58()) for info in answer.peers]
 
     async def _tell(self, peer: PeerId, request: Any) -> None:
         with contextlib.suppress(TransportError):

@@ -14,7 +14,7 @@ from . import limits as lim
 from .limits import Bucket, Buckets, Gauge, Penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from protocols.ids import PeerId
 
@@ -110,6 +110,12 @@ class Guard:
     def is_penalised(self, peer: PeerId) -> bool:
         """Whether ``peer`` is refused for what it did."""
         return self._penalties.left(peer, self._clock()) > 0.0
+
+    def cut_offenders(self, peers: Iterable[PeerId]) -> None:
+        """Hang up on those of ``peers`` that are refused now: a p2pd dials again by itself, without a stream."""
+        for peer in set(peers):
+            if self.is_penalised(peer) and not self.is_member(peer):
+                self._cut(peer)
 
     def count(self, name: str, peer: PeerId) -> bool:
         """Count something of ``peer``'s that was refused under this limit elsewhere; returns False."""

@@ -122,9 +122,11 @@ class StreamTransport:
         return self._reception.hang_ups
 
     async def count_connections(self) -> None:
-        """Ask p2pd for how many connections it holds, for ``gauges``."""
+        """Ask p2pd which connections it holds, for ``gauges``; those with offenders are closed."""
         with contextlib.suppress(TransportError):
-            self._connections.in_use = await self._control.connected(self._peer)
+            peers = await self._control.connected(self._peer)
+            self._connections.in_use = len(peers)
+            self.guard.cut_offenders(peers)
 
     def gauges(self) -> list[Gauge]:
         """What others may make this peer hold and do, and what was refused."""

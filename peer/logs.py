@@ -31,6 +31,8 @@ LOG_FILES = 3
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 FIELDS = "fields"
 """``extra={FIELDS: {…}}`` of a log call: what its JSON line has beside the text."""
+LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
+"""Our own names: hivemind renames logging's."""
 FILES_ONLY = {"files_only": True}
 """``extra`` of a log call about what the terminal is told in another way."""
 
@@ -91,7 +93,8 @@ def _fields(_logger: object, _method: str, line: EventDict) -> EventDict:
     if "event" in given:
         line["_event"] = given.pop("event")  # structlog's own name for the text, until it is renamed
     structlogs = ("event", "_record", "_from_structlog", "_event", "exc_info", "stack_info")
-    base = {"schema": 1, "unix": round(record.created, 3), "level": record.levelname.lower(), "logger": record.name}
+    level = LEVELS.get(record.levelno, "critical")
+    base = {"schema": 1, "unix": round(record.created, 3), "level": level, "logger": record.name}
     own = {name: value for name, value in given.items() if name not in (*base, *structlogs)}
     return {**base, **line, **own}
 

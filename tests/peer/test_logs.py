@@ -61,7 +61,8 @@ def documents(home: Home) -> list[dict[str, Any]]:
     return [json.loads(line) for line in home.json_log.read_text().splitlines()]
 
 
-def test_a_record_goes_to_people_and_to_programs(tmp_path: Path) -> None:
+def test_a_record_goes_to_people_and_to_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(logging._levelToName, logging.WARNING, "WARN")  # as hivemind does
     home = Home(tmp_path)
     with logging_to(home) as terminal:
         logs.about(peer="12D3", run="ab", round=7)
@@ -74,7 +75,7 @@ def test_a_record_goes_to_people_and_to_programs(tmp_path: Path) -> None:
     assert first == {**base, "level": "info", "text": "round 3", "event": "sealed", "round": 3, "loss": None}
     assert second == {**base, "level": "warning", "text": "böse", "round": 7}
     lines = home.log.read_text().splitlines()
-    assert [line[24:] for line in lines] == ["INFO    peer.test: round 3", "WARNING peer.test: böse"]
+    assert [line[24:] for line in lines] == ["INFO    peer.test: round 3", "WARN    peer.test: böse"]
     assert terminal.getvalue() == "  ! böse\n"
 
 
