@@ -14,13 +14,12 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-import numpy as np
-
 from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.frames import HEADER_LIMIT, PAYLOAD_LIMITS, Header, decode_header, encode_header
 
 from .handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
 from .limits import HELLO_S
+from .rooms import ROOMS
 from .straight import receive_into
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ CHUNK = 256 * 1024
 """Payload bytes that must arrive within ``Timing.silent_s``."""
 
 _STRAIGHT = frozenset({"parts", "results"})
-"""Kinds of frames whose bytes stay where they were received until the round is over."""
+"""Kinds of frames whose bytes stay where they were received until the round is over: u32 length, head, numbers."""
+_LENGTH, _ALIGNED = 4, 16
 
 _BROKEN = (OSError, asyncio.IncompleteReadError, EOFError)
 
@@ -121,7 +121,7 @@ class FrameStream:
         """Send one hello."""
         try:
             async with asyncio.timeout(self._timing.handshake_s):
-                await self._write([encode_hello(hello)])
+                await self._write([raw := encode_hello(hello)], len(raw))
         except TimeoutError as error:
             raise TransportError(self.peer, "did not take our hello in time") from error
 
@@ -143,7 +143,7 @@ class FrameStream:
             async with asyncio.timeout(self._timing.send_s), self._lock:
                 if self._verdict:
                     raise TransportError(self.peer, self._verdict)
-                await self._write([header, *payload])
+                await self._write([header, *payload], len(header) + size)
         except TimeoutError as error:
             self.abort(f"took no frame for {self._timing.send_s:.0f} s")
             raise TransportError(self.peer, self._verdict) from error
@@ -206,11 +206,10 @@ class FrameStream:
                     pass
         self.abort("closed")
 
-    async def _write(self, buffers: Sequence[Buffer]) -> None:
+    async def _write(self, buffers: Sequence[Buffer], size: int) -> None:
         try:
-            for buffer in buffers:
-                self._writer.write(buffer)
-                self.counter.add(sent=memoryview(buffer).nbytes)
+            self._writer.writelines(buffers)
+            self.counter.add(sent=size)
             await self._writer.drain()
         except (*_BROKEN, RuntimeError) as error:  # uvloop: RuntimeError on a closed transport
             raise TransportError(self.peer, self._verdict or f"the stream broke: {_words(error)}") from error
@@ -230,9 +229,15 @@ class FrameStream:
         return b"".join([await self._exactly(min(CHUNK, size - start)) for start in range(0, size, CHUNK)])
 
     async def _received(self, size: int) -> bytes:
-        """As ``_exactly``, bytes that were copied nowhere in between."""
-        room = np.empty(size, dtype=np.uint8).data
-        due = 0
+        """As ``_exactly``, bytes that were copied nowhere in between.
+
+        They begin with the length of a head; what follows that is aligned, so that numbers can be read where they lie.
+        """
+        head = await self._exactly(_LENGTH)
+        lead = -(_LENGTH + int.from_bytes(head, "little")) % _ALIGNED
+        whole = ROOMS.take(lead + size)[lead:]
+        whole[:_LENGTH] = head
+        room, due = whole[_LENGTH:], 0
 
         def came(count: int) -> None:
             nonlocal due
@@ -242,8 +247,8 @@ class FrameStream:
 
         with self._reading():
             await receive_into(self._reader, self._writer, room, came)
-        self.counter.add(received=size)
-        return cast("bytes", room.toreadonly())
+        self.counter.add(received=len(room))
+        return cast("bytes", whole.toreadonly())
 
     async def _exactly(self, size: int) -> bytes:
         """``size`` bytes; the heartbeat breaks the wait when none come."""

@@ -10,8 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-
 from protocols.errors import TransportError
 from protocols.ids import PeerId, short
 from protocols.ports import Buffer, Transport
@@ -38,7 +36,7 @@ ALL_QUEUES = 4
 """Bytes waiting for all neighbours together, in full queues: most of what waits is shared between them."""
 
 _Key: TypeAlias = tuple[int, int]
-"""Address and size of a buffer: unique while somebody holds it."""
+"""Identity and size of a buffer: unique while somebody holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +277,4 @@ class Outbox:
 
 
 def _keys(payload: Sequence[Buffer]) -> Iterable[_Key]:
-    for buffer in payload:
-        if memoryview(buffer).nbytes:
-            view = np.frombuffer(buffer, dtype=np.uint8)
-            yield int(view.__array_interface__["data"][0]), view.nbytes
+    return ((id(buffer), memoryview(buffer).nbytes) for buffer in payload if len(buffer))

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .tensors import PART_VALUES
+from .tensors import PART_VALUES, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .tensors import Vector
 
 Matrix = NDArray[np.float64]
 
@@ -25,8 +27,8 @@ ENTRY_LIMIT = 2.0**300
 """No entry is larger: 2^40 squares of the largest float32 stay below. Keeps every sum of the rules finite."""
 
 
-def part_gram(rows: NDArray[np.float32]) -> Matrix:
-    """Inner products float64 [n, n] of the rows float32 [n, m] of one part; symmetric in every bit.
+def part_gram(rows: Sequence[Vector]) -> Matrix:
+    """Inner products float64 [n, n] of n rows float32 [m] of one part; symmetric in every bit.
 
     Formed in float64: float32 sums of rows that a liar makes constant drift by almost the 1e-5
     that a check tolerates, and squares of huge rows leave float32. Off-diagonal entries are
@@ -35,18 +37,18 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
 
     Not the same bits everywhere: BLAS orders its sums by CPU and thread count. Nobody needs
     to repeat them: the reducer signs this matrix, everyone computes from the signed bytes,
-    and checks of it have a tolerance. Raises ValueError unless ``rows`` is finite.
+    and checks of it have a tolerance. Raises ValueError for no rows, for rows of other forms or different lengths,
+    and unless all are finite.
     """
-    if rows.ndim != 2 or rows.dtype != np.float32:
-        raise ValueError("rows are not a two-dimensional float32 array")
-    count, values = rows.shape
-    wide = np.empty((count, min(PART_VALUES, max(_WIDE_VALUES // max(count, 1), 1_024))))
+    check_rows(rows)
+    count, values = len(rows), len(rows[0])
+    wide = np.empty((count, min(PART_VALUES, max(_WIDE_VALUES // count, 1_024))))
     gram = np.zeros((count, count))
     with np.errstate(invalid="ignore"):
         for start in range(0, values, wide.shape[1]):
-            block = rows[:, start : start + wide.shape[1]]
-            doubles = wide[:, : block.shape[1]]
-            np.copyto(doubles, block)
+            doubles = wide[:, : min(wide.shape[1], values - start)]
+            for row, double in zip(rows, doubles, strict=True):
+                double[:] = row[start : start + len(double)]
             if count > _FEW:
                 gram += doubles @ doubles.T
             else:
@@ -54,10 +56,10 @@ def part_gram(rows: NDArray[np.float32]) -> Matrix:
                     gram[i, i:] += doubles[i:] @ doubles[i]
     if not np.isfinite(gram.diagonal()).all():  # squares of finite float32 stay finite here, others do not
         raise ValueError("rows are not finite")
-    gram = np.triu(gram) + np.triu(gram, 1).T
-    norms = np.sqrt(gram.diagonal())
-    bound = norms[:, None] * norms[None, :]
-    clipped: Matrix = np.clip(gram, -bound, bound)
+    places, norms = _triangle(count), np.sqrt(gram.diagonal())
+    bound = norms[places[0]] * norms[places[1]]
+    clipped: Matrix = np.empty((count, count))
+    clipped.T[places] = clipped[places] = np.minimum(np.maximum(gram[places], -bound), bound)
     np.fill_diagonal(clipped, gram.diagonal())
     return clipped
 

@@ -8,6 +8,7 @@ indices or two tree sizes.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -32,6 +33,7 @@ class Tree:
             level = [_node(level[i], level[i + 1]) if i + 1 < len(level) else level[i] for i in range(0, len(level), 2)]
             self._levels.append(level)
         self.root = _root(len(leaves), level[0])
+        self._steps = [(up, len(each), each) for up, each in enumerate(self._levels[:-1])]
 
     def __len__(self) -> int:
         return len(self._levels[0])
@@ -40,14 +42,10 @@ class Tree:
         """Neighbours from leaf ``index`` up to the root; raises ValueError where there is no such leaf."""
         if not 0 <= index < len(self):
             raise ValueError(f"leaf {index} of a tree with {len(self)} leaves")
-        path = []
-        for level in self._levels[:-1]:
-            if index ^ 1 < len(level):
-                path.append(level[index ^ 1])
-            index //= 2
-        return tuple(path)
+        return tuple([level[index >> up ^ 1] for up, size, level in self._steps if index >> up ^ 1 < size])
 
 
+@lru_cache(maxsize=1 << 14)
 def path_length(index: int, count: int) -> int:
     """Hashes in the path of leaf ``index`` in a tree of ``count`` leaves; raises ValueError for no such leaf."""
     if not 0 <= index < count:
@@ -89,7 +87,7 @@ class Known:
         """As the function ``verify``, but what a path says above a node that is known is not looked at."""
         if not 0 <= index < self._count or len(path) != path_length(index, self._count):
             return False
-        if any(len(each) != HASH_BYTES for each in (leaf, *path)):
+        if {len(leaf), *map(len, path)} != {HASH_BYTES}:
             return False
         node, level, left, found = leaf, 0, self._count, {}
         neighbours = iter(path)
@@ -108,11 +106,16 @@ class Known:
         return True
 
 
-def leaf_hash(  # noqa: PLR0913, PLR0917 - one argument for each field that protocol.md 5.3 binds
-    run: bytes, cell: str, parent: bytes, peer: PeerId, index: int, norm2: float, data_hash: bytes
-) -> Hash:
-    """Leaf of part ``index`` of a peer's update: its owner, place, squared norm (f64) and encoded bytes (5.3)."""
-    return digest(b"leaf", run, cell.encode(), parent, peer.encode(), _u64(index), struct.pack("<d", norm2), data_hash)
+class Leaves:
+    """The leaves of a peer's update; what all of them bind is put together once (5.3)."""
+
+    def __init__(self, run: bytes, cell: str, parent: bytes, peer: PeerId) -> None:
+        self._head = b"".join(map(_framed, (b"leaf", run, cell.encode(), parent, peer.encode())))
+
+    def leaf(self, index: int, norm2: float, data_hash: bytes) -> Hash:
+        """Leaf of part ``index``: its owner, place, squared norm (f64) and encoded bytes, as ``digest`` hashes them."""
+        rest = map(_framed, (_u64(index), struct.pack("<d", norm2), data_hash))
+        return Hash(blake3(b"".join((self._head, *rest))).digest())
 
 
 def result_leaf(freeze_core: bytes, index: int, data_hash: bytes) -> Hash:
@@ -131,6 +134,10 @@ def _root(count: int, top: bytes) -> Hash:
 
 def _u64(value: int) -> bytes:
     return value.to_bytes(8, "little")
+
+
+def _framed(part: bytes) -> bytes:
+    return _u64(len(part)) + part
 
 
 _BETWEEN = _u64(HASH_BYTES)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .ids import Hash, digest
 from .merkle import Tree
-from .tensors import BLOCK, Vector, check_vector
+from .tensors import BLOCK, PART_VALUES, Vector, check_vector, is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,12 +58,13 @@ def _step(
 
 
 def next_state(
-    state: tuple[Vector, Vector], fill: Callable[[int, Vector], None], *, lr: float, momentum_factor: float
+    state: tuple[Vector, Vector], update: Callable[[int, Vector], Vector], *, lr: float, momentum_factor: float
 ) -> tuple[Vector, Vector, Hash]:
     """The state after ``nesterov_step`` on (params, momentum), float32 [n] each, as new vectors, and its root.
 
-    ``fill(start, out)`` writes Δ from value ``start`` on into ``out``. Goes through memory once, in pieces that stay
-    in the cache: fill, step, check, hash. Raises ValueError where the new state is not finite.
+    ``update(start, room)`` gives as many values of Δ as ``room`` has, from ``start`` on, there or elsewhere. Goes
+    through memory once, in pieces that stay in the cache: update, step, check, hash. Raises ValueError where the new
+    state is not finite.
     """
     params, momentum = state
     check_vector(params, "params")
@@ -72,19 +73,17 @@ def next_state(
         raise ValueError(f"{len(params)} parameters, {len(momentum)} values of momentum")
     new = np.empty_like(params), np.empty_like(momentum)
     leaves: tuple[list[Hash], list[Hash]] = [], []
-    delta, scratch = np.empty((2, min(BLOCK, len(params))), dtype=np.float32)
+    room, scratch = np.empty((2, min(PART_VALUES, len(params))), dtype=np.float32)
     factors = np.float32(lr), np.float32(momentum_factor)
     chunk = CHUNK_BYTES // params.itemsize
     for begin in range(0, len(params), chunk):
         end = min(begin + chunk, len(params))
-        for start in range(begin, end, BLOCK):
-            block = slice(start, min(start + BLOCK, end))
+        for start in range(begin, end, PART_VALUES):
+            block = slice(start, min(start + PART_VALUES, end))
             size = block.stop - start
-            fill(start, delta[:size])
-            _step(
-                (params[block], momentum[block]), delta[:size], (new[0][block], new[1][block]), scratch[:size], factors
-            )
-            if not all(np.isfinite(each[block]).all() for each in new):
+            theta, m = (each[block] for each in new)
+            _step((params[block], momentum[block]), update(start, room[:size]), (theta, m), scratch[:size], factors)
+            if not (is_finite(theta) and is_finite(m)):
                 raise ValueError("the outer step left the finite numbers")
         for vector, found in zip(new, leaves, strict=True):
             found.append(chunk_leaf(_bytes(vector[begin:end])))

@@ -13,7 +13,7 @@ from .canonical import pack, unpack
 from .errors import RemoteError
 from .ids import HASH_BYTES, Hash
 from .messages import MAX_PARTS
-from .shapes import hash32, identity, integer, list_of, real, record
+from .shapes import hash32, hashes, identity, integer, list_of, real, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ FRAME_VALUES_BYTES = 1 << 20
 """Encoded bytes a frame carries at most; one part always fits."""
 _META_LIMIT = 256 * 1024
 MAX_PIECES = 4096
-_PATHS = list_of(list_of(hash32, 32), MAX_PIECES)
+_PATHS = list_of(hashes(32), MAX_PIECES)
 _INDICES = list_of(integer(0, MAX_PARTS - 1), MAX_PIECES)
 
 

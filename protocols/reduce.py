@@ -17,7 +17,7 @@ from .ids import digest
 from .outer import nesterov_step
 from .rules import weights
 from .rules.gram_space import total
-from .tensors import BLOCK, Vector, check_vector, is_finite
+from .tensors import BLOCK, Vector, check_rows, is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,7 @@ def weighted_sum(rows: Sequence[Vector], row_weights: Sequence[float], scale: fl
     and scale are rounded to float32 first. Raises ValueError without rows, for rows that differ
     in length or dtype, and when the result is not finite.
     """
-    if not rows:
-        raise ValueError("no rows to sum")
-    for row in rows:
-        check_vector(row, "a row")
-        if len(row) != len(rows[0]):
-            raise ValueError(f"rows of {len(rows[0])} and {len(row)} values")
+    check_rows(rows)
     pairs = [(row, np.float32(w)) for row, w in zip(rows, row_weights, strict=True) if np.float32(w) != 0]
     if not pairs:
         return np.zeros(len(rows[0]), dtype=np.float32)

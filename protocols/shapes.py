@@ -24,6 +24,19 @@ def hash32(value: object) -> Hash:
     return Hash(value)
 
 
+def hashes(limit: int) -> Check[tuple[Hash, ...]]:
+    """A list of at most ``limit`` digests, checked at once: a frame of parts has a hundred."""
+
+    def check(value: object) -> tuple[Hash, ...]:
+        if type(value) is not list or len(value) > limit:
+            raise ValueError(f"is not a list of at most {limit} items")
+        if not {*map(type, value)} <= {bytes} or not {*map(len, value)} <= {HASH_BYTES}:
+            raise ValueError("is not a 32-byte hash")
+        return tuple(value)
+
+    return check
+
+
 def identity(value: object) -> PeerId:
     """A peer id that holds an Ed25519 key."""
     if type(value) is not str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Vector = NDArray[np.float32]
 
@@ -38,7 +43,21 @@ def part_view(vector: Vector, k: int, part: int = PART_VALUES) -> Vector:
 
 def is_finite(values: Vector) -> bool:
     """Whether no value of the one-dimensional array is NaN or infinite."""
-    return all(bool(np.isfinite(values[start : start + BLOCK]).all()) for start in range(0, len(values), BLOCK))
+    for start in range(0, len(values), BLOCK):
+        block = values[start : start + BLOCK]
+        if not (np.maximum.reduce(block) < np.inf and np.minimum.reduce(block) > -np.inf):  # NaN passes through both
+            return False
+    return True
+
+
+def check_rows(rows: Sequence[Vector]) -> None:
+    """Raises ValueError unless there are rows, all of them vectors (``check_vector``) of one length."""
+    if not rows:
+        raise ValueError("no rows")
+    for row in rows:
+        check_vector(row, "a row")
+        if len(row) != len(rows[0]):
+            raise ValueError(f"rows of {len(rows[0])} and {len(row)} values")
 
 
 def check_vector(values: Vector, name: str) -> None:

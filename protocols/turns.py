@@ -89,7 +89,7 @@ def owners(parent: Hash, commits: Sequence[Hash], lots: Mapping[PeerId, int], pa
     out = []
     for part in range(parts):
         start = seed + _framed(_number(part))
-        out.append(max((blake3(start + tail).digest(), each) for each, tail in drawn)[1])
+        out.append(max([(blake3(start + tail).digest(), each) for each, tail in drawn])[1])
     return out
 
 

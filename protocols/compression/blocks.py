@@ -40,6 +40,7 @@ class Blockwise:
     """What the codecs of blocks have in common; each adds how it packs its codes."""
 
     name: str
+    exact = False
     limit: int
     """q: the largest code."""
 
@@ -73,9 +74,9 @@ class Blockwise:
             packed[at:] = last[: len(packed) - at]
         return data.tobytes()
 
-    def decode(self, data: Buffer, count: int, out: Vector | None = None) -> Vector:
+    def decode(self, data: Buffer, count: int, out: Vector | None = None, *, good: bool = False) -> Vector:
         """See ``Codec.decode``. Refuses scales that are negative or not finite, and the code −(q + 1)."""
-        scales, packed = self._open(data, count)
+        scales, packed = self._open(data, count, good=good)
         values = room(out, count)
         whole = count - count % BLOCK_VALUES
         for start in range(0, whole, BLOCK):
@@ -113,15 +114,16 @@ class Blockwise:
         """See ``Codec.bound``: the largest code times the largest scale."""
         return self.limit * float(self._open(data, count)[0].max())
 
-    def _open(self, data: Buffer, count: int) -> tuple[Vector, Bytes]:
+    def _open(self, data: Buffer, count: int, *, good: bool = False) -> tuple[Vector, Bytes]:
         """Scales, float32 [blocks], and the packed codes; raises ValueError for what no encoder makes."""
         check_size(data, self.size(count), count, self.name)
         halves = np.frombuffer(data, dtype="<u2", count=_blocks(count))
         # As integers the non-negative finite halves are exactly those below infinity.
-        if int(halves.max()) >= _HALF_INFINITY:
-            raise ValueError(f"an {self.name} scale that is negative or not finite")
         packed = np.frombuffer(data, dtype=np.uint8, offset=halves.nbytes)
-        self._check(packed, count)
+        if not good:
+            if int(halves.max()) >= _HALF_INFINITY:
+                raise ValueError(f"an {self.name} scale that is negative or not finite")
+            self._check(packed, count)
         return halves.view("<f2").astype(np.float32), packed
 
     def _quantize(self, block: Vector, scales: NDArray[np.float16], codes: Codes, scratch: Vector) -> None:

@@ -18,18 +18,23 @@ class Codec(Protocol):
     def name(self) -> str:
         """The codec's name in manifests."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether decoding gives the values that were encoded, in every bit."""
+
     def size(self, count: int) -> int:
         """Bytes that ``count`` values take."""
 
     def encode(self, values: Vector) -> bytes:
         """Bytes of a contiguous float32 [n], n ≥ 1; raises ValueError unless every value is finite."""
 
-    def decode(self, data: Buffer, count: int, out: Vector | None = None) -> Vector:
+    def decode(self, data: Buffer, count: int, out: Vector | None = None, *, good: bool = False) -> Vector:
         """float32 [count], all finite; without ``out`` possibly a read-only view of ``data``.
 
         With ``out``, a contiguous writable float32 [count], the values are written there and it is returned: a row of
         a matrix, say. Raises ValueError, before anything is allocated or written, for bytes that no honest encoder
-        makes and for an ``out`` of another form.
+        makes and for an ``out`` of another form. ``good`` bytes, which ``norm2`` or ``bound`` has measured, are not
+        checked again.
         """
 
     def norm2(self, data: Buffer, count: int) -> float:
@@ -40,8 +45,10 @@ class Codec(Protocol):
 
 
 def squared_norm(values: Vector) -> float:
-    """Σx² in doubles."""
-    return float(np.square(values, dtype=np.float64).sum())
+    """Σx² in doubles; infinite or NaN where a value is."""
+    with np.errstate(invalid="ignore"):
+        wide = values.astype(np.float64)
+        return float(np.dot(wide, wide))
 
 
 def peak(values: Vector) -> float:

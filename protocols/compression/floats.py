@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..ports import Buffer
     from ..tensors import Vector
 
+_NOT_FINITE = "float32 values that are not finite"
 _INFINITY = 0x7F80
 """Of bfloat16; below it, as integers, are exactly the non-negative finite ones."""
 
@@ -21,6 +23,7 @@ class Float32:
     """The values themselves, little-endian."""
 
     name = "float32"
+    exact = True
 
     def size(self, count: int) -> int:
         """Four bytes a value."""
@@ -33,12 +36,11 @@ class Float32:
             raise ValueError("the part has values that are not finite")
         return values.astype("<f4", copy=False).tobytes()
 
-    def decode(self, data: Buffer, count: int, out: Vector | None = None) -> Vector:
+    def decode(self, data: Buffer, count: int, out: Vector | None = None, *, good: bool = False) -> Vector:
         """See ``Codec.decode``; without ``out`` a view of ``data`` on little-endian machines."""
-        check_size(data, self.size(count), count, self.name)
-        values = np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
-        if not is_finite(values):
-            raise ValueError("float32 values that are not finite")
+        values = self._view(data, count)
+        if not good and not is_finite(values):
+            raise ValueError(_NOT_FINITE)
         if out is None:
             return values
         np.copyto(room(out, count), values)
@@ -46,11 +48,22 @@ class Float32:
 
     def norm2(self, data: Buffer, count: int) -> float:
         """See ``Codec.norm2``."""
-        return squared_norm(self.decode(data, count))
+        return _finite(squared_norm(self._view(data, count)))  # squares of finite float32 are far from infinite
 
     def bound(self, data: Buffer, count: int) -> float:
         """See ``Codec.bound``: their largest."""
-        return peak(self.decode(data, count))
+        return _finite(peak(self._view(data, count)))
+
+    def _view(self, data: Buffer, count: int) -> Vector:
+        check_size(data, self.size(count), count, self.name)
+        return np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
+
+
+def _finite(measure: float) -> float:
+    """``measure``, which is finite where all values are; raises ValueError where they are not."""
+    if not math.isfinite(measure):
+        raise ValueError(_NOT_FINITE)
+    return measure
 
 
 class Bfloat16:
@@ -60,6 +73,7 @@ class Bfloat16:
     """
 
     name = "bf16"
+    exact = False
 
     def size(self, count: int) -> int:
         """Two bytes a value."""
@@ -85,11 +99,11 @@ class Bfloat16:
             data[start : start + BLOCK] = rounded
         return data.tobytes()
 
-    def decode(self, data: Buffer, count: int, out: Vector | None = None) -> Vector:
+    def decode(self, data: Buffer, count: int, out: Vector | None = None, *, good: bool = False) -> Vector:
         """See ``Codec.decode``."""
         check_size(data, self.size(count), count, self.name)
         halves = np.frombuffer(data, dtype="<u2")
-        for start in range(0, count, BLOCK):
+        for start in range(0, 0 if good else count, BLOCK):
             if int((halves[start : start + BLOCK] & np.uint16(0x7FFF)).max()) >= _INFINITY:
                 raise ValueError("bf16 values that are not finite")
         values = room(out, count)

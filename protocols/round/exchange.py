@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,9 +51,16 @@ def is_sound(update: Vector) -> bool:
 class Encoded:
     """A peer's own update, encoded part by part, with the tree whose root it commits to."""
 
+    drift: Vector
+    """What was encoded, with the opposite sign."""
     data: tuple[Buffer, ...]
     looks: tuple[Look, ...]
     tree: merkle.Tree
+    exact: bool
+
+    def covers(self, drift: Vector) -> bool:
+        """Whether nothing is left of ``drift`` where this is taken: no rounding, no training since."""
+        return self.exact and self.drift is drift
 
     def piece(self, index: int) -> Piece:
         """Part ``index`` as it is pushed."""
@@ -66,7 +73,7 @@ def encode_update(drift: Vector, setting: Setting, scope: Scope, parent: Hash, p
     codec = get_codec(setting.update_codec)
     data = Buffers(part_sizes(codec, setting.values, setting.part))
     update = np.empty(min(setting.part, len(drift)), dtype=np.float32)
-    looks, leaves = [], []
+    looks, leaves, leaf = [], [], merkle.Leaves(scope.run, scope.cell, parent, peer).leaf
     for index in range(len(data)):
         values = tensors.part_view(drift, index, setting.part)
         np.negative(values, out=update[: len(values)])
@@ -74,8 +81,8 @@ def encode_update(drift: Vector, setting: Setting, scope: Scope, parent: Hash, p
         if look.measure > MAX_NORM2:
             raise ValueError("the trained update is larger than any training makes it")
         looks.append(look)
-        leaves.append(_leaf(scope, parent, peer, index, look))
-    return Encoded(data.views, tuple(looks), merkle.Tree(leaves))
+        leaves.append(leaf(index, look.measure, look.hash))
+    return Encoded(drift, data.views, tuple(looks), merkle.Tree(leaves), codec.exact)
 
 
 class Buffers:
@@ -96,10 +103,6 @@ class Buffers:
         return self.views[place]
 
 
-def _leaf(scope: Scope, parent: Hash, peer: PeerId, index: int, look: Look) -> Hash:
-    return merkle.leaf_hash(scope.run, scope.cell, parent, peer, index, look.measure, look.hash)
-
-
 def pushes(encoded: Encoded, core: Hash, me: PeerId, indices: Sequence[int]) -> Iterator[Pieces]:
     """The frames that carry one's own parts to one of their owners."""
     for batch in batches([encoded.piece(index) for index in indices]):
@@ -117,14 +120,10 @@ class Rows:
         """[rows, parts] which are present."""
         return np.array([[each is not None for each in column] for column in self.data], dtype=bool).T
 
-    def decoded(self, place: int, setting: Setting) -> Vector:
-        """The present rows of a part in contributor order, float32 [present rows, values of the part]."""
+    def decoded(self, place: int, setting: Setting) -> list[Vector]:
+        """The present rows of a part in contributor order, each float32 [values of the part]."""
         codec, size = get_codec(setting.update_codec), values_of(self.indices[place], setting)
-        here = [data for data in self.data[place] if data is not None]
-        out = np.empty((len(here), size), dtype=np.float32)
-        for row, data in zip(out, here, strict=True):
-            codec.decode(data, size, row)
-        return out
+        return [codec.decode(data, size, good=True) for data in self.data[place] if data is not None]
 
 
 class Inbox:
@@ -136,11 +135,12 @@ class Inbox:
 
     def __init__(self, scope: Scope, parent: Hash, setting: Setting) -> None:
         self._scope, self._parent, self._setting = scope, parent, setting
-        self._parts: dict[tuple[Hash, int], Buffer] = {}
+        self._parts: dict[Hash, dict[int, Buffer]] = {}
         self._known: dict[Hash, merkle.Known] = {}
+        self._leaves: dict[PeerId, merkle.Leaves] = {}
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return sum(map(len, self._parts.values()))
 
     def add(self, sender: PeerId, frame: Pieces, cast_: Cast, mine: Collection[int]) -> None:
         """Check every piece against its maker's commit and keep it; raises RemoteError naming the sender.
@@ -150,18 +150,21 @@ class Inbox:
         if frame.maker not in cast_.rows:
             raise RemoteError(sender, f"parts of {frame.maker}, which is no contributor of this round")
         root = cast_.commit(frame.maker).root
+        held = self._parts.setdefault(root, {})
         for piece in frame.pieces:
-            if piece.index not in mine or (root, piece.index) in self._parts:
+            if piece.index not in mine or piece.index in held:
                 continue
             try:
                 self._check(frame.maker, root, piece)
             except ValueError as error:
                 raise RemoteError(sender, f"part {piece.index} of {frame.maker}: {error}") from error
-            self._parts[root, piece.index] = piece.data
+            held[piece.index] = piece.data
 
     def _check(self, maker: PeerId, root: Hash, piece: Piece) -> None:
         look = piece.look or look_at_part(piece.data, piece.index, self._setting)
-        leaf = _leaf(self._scope, self._parent, maker, piece.index, replace(look, measure=piece.norm2))
+        if maker not in self._leaves:
+            self._leaves[maker] = merkle.Leaves(self._scope.run, self._scope.cell, self._parent, maker)
+        leaf = self._leaves[maker].leaf(piece.index, piece.norm2, look.hash)
         if root not in self._known:
             self._known[root] = merkle.Known(root, tensors.part_count(self._setting.values, self._setting.part))
         if not self._known[root].verify(leaf, index=piece.index, path=piece.path):
@@ -176,27 +179,24 @@ class Inbox:
     def rows(self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None) -> Rows:
         """What is here of these parts; with ``wanted`` [rows, all parts] only what that names."""
         order = tuple(indices)
-        return Rows(
-            order,
-            tuple(
-                tuple(
-                    self._parts.get((root, index)) if wanted is None or wanted[row, index] else None
-                    for row, root in enumerate(cast_.roots)
-                )
-                for index in order
-            ),
-        )
+        columns = []
+        for row, root in enumerate(cast_.roots):
+            held = self._parts.get(root, {})
+            columns.append([held.get(index) if wanted is None or wanted[row, index] else None for index in order])
+        return Rows(order, tuple(zip(*columns, strict=True)))
 
     def missing(
         self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None
     ) -> dict[PeerId, list[int]]:
         """By contributor, the parts among ``indices`` (and in ``wanted``) that are not here."""
         out: dict[PeerId, list[int]] = {}
-        order = list(indices)
+        order = set(indices)
         for row, (peer, root) in enumerate(zip(cast_.rows, cast_.roots, strict=True)):
-            lacks = [k for k in order if (root, k) not in self._parts and (wanted is None or wanted[row, k])]
+            lacks = order.difference(self._parts.get(root, ()))
+            if wanted is not None:
+                lacks = {index for index in lacks if wanted[row, index]}
             if lacks:
-                out[peer] = lacks
+                out[peer] = sorted(lacks)
         return out
 
 
@@ -208,7 +208,9 @@ def make_gram(core: Hash, rows: Rows, count: int, setting: Setting) -> Gram:
     for place, index in enumerate(rows.indices):
         present = have[:, place]
         own = np.zeros((count, count))
-        if present.any():
+        if present.all():
+            own = part_gram(rows.decoded(place, setting))
+        elif present.any():
             own[np.ix_(present, present)] = part_gram(rows.decoded(place, setting))
         leaves.append(digest(b"gram", struct.pack(f"<Q{count * (count + 1) // 2}d", index, *upper(own))))
         total += own

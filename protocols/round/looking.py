@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import tensors
 from ..compression import get_codec
 from ..ids import digest
-from ..payloads import Look, Pieces
+from ..payloads import Look, Piece, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,5 +45,8 @@ def values_of(index: int, setting: Setting) -> int:
 def looked_at(kind: str, frame: Pieces, setting: Setting) -> Pieces:
     """The frame with a look at each of its pieces."""
     take = look_at_part if kind == "parts" else look_at_result
-    pieces = (replace(each, look=take(each.data, each.index, setting)) for each in frame.pieces)
-    return replace(frame, pieces=tuple(pieces))
+    pieces = [
+        Piece(each.index, each.data, each.path, each.norm2, take(each.data, each.index, setting))
+        for each in frame.pieces
+    ]
+    return Pieces(frame.core, frame.maker, tuple(pieces))

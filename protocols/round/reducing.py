@@ -124,11 +124,13 @@ def _try_refreeze(ctx: Context, task: Task, now: float) -> None:
     results, current = task.results, ctx.round.cast
     assert results is not None and current is not None
     rev = task.froze[1] + 1 if task.froze[0] == current.view else 0
-    late = set(results.missing()) - {ctx.me}
-    if not late or results.complete or rev > MAX_REVISIONS or task.frozen is None:
+    if results.complete or rev > MAX_REVISIONS or task.frozen is None:
         return
     patient = now < task.reduce_due + ctx.setting.timing.exchange
-    if patient and not all(is_gone(ctx, each, now) for each in late):
+    if patient and not any(is_gone(ctx, each, now) for each in task.cast.working):
+        return
+    late = set(results.missing()) - {ctx.me}
+    if not late or (patient and not all(is_gone(ctx, each, now) for each in late)):
         return
     out = (*results.shares.out, *sorted(late))
     if len(out) < len(task.cast.reducers) and len(out) <= MAX_REDUCERS and ctx.once(f"freeze {current.view} {rev}"):
@@ -146,11 +148,12 @@ def _try_apply(ctx: Context, task: Task, now: float) -> None:
         ctx.enter("apply", now)
     state, drift, setting = (ctx.params, ctx.momentum), ctx.drift, ctx.setting
     sent, taken, out = ctx.sent_in(task.cast), task.taken(ctx.me), task.shares.out
+    data = sent.data if sent and not sent.covers(drift) else None
     scope, told = ctx.scope, task.told
 
     def run() -> tuple[tuple[PeerId, ...], Applied, tuple[Vector, Vector]]:
-        left = settle(drift, sent.data if sent else None, taken, setting.update_codec, setting.part)
-        applied = scope.shared(("apply", *told), lambda: apply_update(results.fill, state, setting))
+        left = settle(drift, data, taken, setting.update_codec, setting.part)
+        applied = scope.shared(("apply", *told), lambda: apply_update(results.values, state, setting))
         return out, applied, (drift, left)
 
     ctx.work("apply", results.core, run)

@@ -143,7 +143,7 @@ def reduce_parts(rows: Rows, frozen: Frozen, setting: Setting) -> Reduced:
         present = [data is not None for data in rows.data[place]]
         used = [weight for weight, here in zip(frozen.weights, present, strict=True) if here]
         if any(used):
-            values = weighted_sum([*rows.decoded(place, setting)], used, present_scale(frozen.weights, present))
+            values = weighted_sum(rows.decoded(place, setting), used, present_scale(frozen.weights, present))
         else:
             values = np.zeros(values_of(index, setting), dtype=np.float32)
         looks.append(look_at_result(out.put(place, codec.encode(values)), index, setting))
@@ -162,6 +162,6 @@ class Applied:
     root: Hash
 
 
-def apply_update(fill: Callable[[int, Vector], None], state: tuple[Vector, Vector], setting: Setting) -> Applied:
+def apply_update(update: Callable[[int, Vector], Vector], state: tuple[Vector, Vector], setting: Setting) -> Applied:
     """One outer step from (base, momentum) with the very bytes everyone holds (5.11); see ``outer.next_state``."""
-    return Applied(*next_state(state, fill, lr=setting.lr, momentum_factor=setting.momentum))
+    return Applied(*next_state(state, update, lr=setting.lr, momentum_factor=setting.momentum))

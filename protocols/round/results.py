@@ -148,18 +148,19 @@ class Results:
                 out.setdefault(self.shares.holders[index][0], []).append(index)
         return out
 
-    def fill(self, start: int, out: Vector) -> None:
-        """Write the decoded aggregate from value ``start`` on into ``out``; every part must be here."""
-        part, done = self._setting.part, 0
-        while done < len(out):
-            index, skip = divmod(start + done, part)
-            data = self._data[index]
+    def values(self, start: int, room: Vector) -> Vector:
+        """As many values of the aggregate as ``room`` has, from ``start`` on; every part must be here.
+
+        They are written to ``room``, or lie in memory already where a codec keeps them as they are.
+        """
+        done = 0
+        while done < len(room):
+            index, skip = divmod(start + done, self._setting.part)
+            data, count = self._data[index], values_of(index, self._setting)
             assert data is not None
-            count, room = values_of(index, self._setting), out[done:]
-            if skip == 0 and count <= len(room):
-                self._codec.decode(data, count, room[:count])
-                done += count
-            else:
-                values = self._codec.decode(data, count)[skip : skip + len(room)]
-                room[: len(values)] = values
-                done += len(values)
+            if skip == 0 and count == len(room):
+                return self._codec.decode(data, count, None if self._codec.exact else room, good=True)
+            values = self._codec.decode(data, count, good=True)[skip : skip + len(room) - done]
+            room[done : done + len(values)] = values
+            done += len(values)
+        return room

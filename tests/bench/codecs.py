@@ -151,7 +151,7 @@ def time_gram(codec: Codec, plan: Plan) -> dict[str, Any]:
         for column in parts:
             for row, data in zip(block, column, strict=True):
                 codec.decode(data, PART_VALUES, row)
-            total += part_gram(block)
+            total += part_gram([*block])
         return total
 
     wide = np.array([np.concatenate([codec.decode(c[i], PART_VALUES) for c in parts]) for i in range(ROWS)])

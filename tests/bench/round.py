@@ -285,8 +285,10 @@ def _tell_all(mine: Rounds, other: Rounds, found: list[dict[str, Any]]) -> None:
             f"{median(mine.total) / fast:.2f} and {median(mine.total) / slow:.2f} times that, exchange alone "
             f"{median(mine.exchange) / fast:.2f} and {median(mine.exchange) / slow:.2f}\n"
         )
-    kernel, faults = (sum(each[name] for each in found) for name in ("system", "faults"))
-    sys.stderr.write(f"ours: {kernel:.2f} s in the kernel, {faults} page faults in the last round\n")
+    loop, kernel, faults = (sum(each[name] for each in found) for name in ("loop", "system", "faults"))
+    sys.stderr.write(
+        f"ours: {loop:.2f} s in event loops, {kernel:.2f} s in the kernel, {faults} page faults in the last round\n"
+    )
     sys.stderr.write(f"ours: peak RSS {peak / 1e6:.0f} MB; noisy rounds {sum(each > QUIET for each in mine.others)}\n")
 
 

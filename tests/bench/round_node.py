@@ -119,12 +119,13 @@ class Node:
         return Window(fresh, 1, 1)
 
     def _used(self) -> dict[str, float]:
-        """CPU seconds of this process (of them in the kernel) and of its p2pd, page faults, and bytes sent."""
+        """CPU seconds of this process (of them in its event loop, in the kernel) and its p2pd, faults, bytes sent."""
         times = psutil.Process(self.p2pd).cpu_times()
         used = resource.getrusage(resource.RUSAGE_SELF)
         assert self.transport is not None
         return {
             "cpu": time.process_time(),
+            "loop": time.thread_time(),
             "p2pd": times.user + times.system,
             "system": used.ru_stime,
             "faults": used.ru_minflt,

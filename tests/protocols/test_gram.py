@@ -18,7 +18,7 @@ def exact(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> gram.Matri
 )
 def test_part_gram_equals_exact_sums(count: int, values: int) -> None:
     rows = np.random.default_rng(values).standard_normal((count, values)).astype(np.float32)
-    got = gram.part_gram(rows)
+    got = gram.part_gram([*rows])
     assert got.dtype == np.float64
     assert np.abs(got - exact(rows)).max() <= 1e-13 * values
     assert got.tobytes() == got.T.tobytes()
@@ -27,7 +27,7 @@ def test_part_gram_equals_exact_sums(count: int, values: int) -> None:
 def test_part_gram_of_constant_huge_and_tiny_rows() -> None:
     constant = np.full((3, 32_768), 0.1, dtype=np.float32)
     constant[1:] = [[3e38], [1e-40]]
-    got = gram.part_gram(constant)
+    got = gram.part_gram([*constant])
     expected = np.outer(constant[:, 0].astype(np.float64), constant[:, 0].astype(np.float64)) * 32_768
     assert np.allclose(got, expected, rtol=1e-12, atol=0)
     assert gram.plausible(got)
@@ -40,7 +40,7 @@ def test_sums_of_part_grams_of_nearly_parallel_rows_are_plausible(seed: int) -> 
     total = np.zeros((5, 5))
     for _ in range(3):
         rows = base * np.float32(rng.choice([-1, 1])) * rng.integers(1, 4, (5, 1)).astype(np.float32)
-        total += gram.part_gram(rows)
+        total += gram.part_gram([*rows])
     assert gram.plausible(total)
     norms = np.sqrt(total.diagonal())
     assert (np.abs(total) <= np.outer(norms, norms) * (1 + 1e-15)).all()
@@ -48,23 +48,27 @@ def test_sums_of_part_grams_of_nearly_parallel_rows_are_plausible(seed: int) -> 
 
 def test_part_gram_refuses_what_is_not_finite_or_not_float32() -> None:
     rows = np.ones((2, 9), dtype=np.float32)
-    with pytest.raises(ValueError, match="two-dimensional float32"):
-        gram.part_gram(rows.astype(np.float64))
-    with pytest.raises(ValueError, match="two-dimensional float32"):
-        gram.part_gram(rows[0])
+    with pytest.raises(ValueError, match="no rows"):
+        gram.part_gram([])
+    with pytest.raises(ValueError, match="float32 array"):
+        gram.part_gram([*rows.astype(np.float64)])
+    with pytest.raises(ValueError, match="float32 array"):
+        gram.part_gram([rows])
+    with pytest.raises(ValueError, match="9 and 8 values"):
+        gram.part_gram([rows[0], rows[1, 1:]])
     for count in (2, 12):
         for bad in (np.inf, -np.inf, np.nan):
             rows = np.ones((count, 40_000), dtype=np.float32)
             rows[1, 8], rows[0, 39_999] = bad, -bad
             with pytest.raises(ValueError, match="not finite"):
-                gram.part_gram(rows)
+                gram.part_gram([*rows])
 
 
 def test_part_gram_of_many_rows_needs_little_memory() -> None:
     rows = np.random.default_rng(0).standard_normal((64, 32_768)).astype(np.float32)
     tracemalloc.start()
     try:
-        gram.part_gram(rows)
+        gram.part_gram([*rows])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -84,7 +84,7 @@ def test_what_is_encoded_is_minus_the_drift_under_the_leaves_of_the_protocol() -
         data = get_codec("int8").encode(-drift[start:stop])
         assert bytes(encoded.data[index]) == data
         norm2 = get_codec("int8").norm2(data, stop - start)
-        leaves.append(merkle.leaf_hash(SCOPE.run, SCOPE.cell, PARENT, ME, index, norm2, framed(data)))
+        leaves.append(merkle.Leaves(SCOPE.run, SCOPE.cell, PARENT, ME).leaf(index, norm2, framed(data)))
         piece = encoded.piece(index)
         assert (piece.norm2, piece.look) == (norm2, Look(Hash(framed(data)), norm2))
     assert encoded.tree.root == merkle.Tree(leaves).root

@@ -138,10 +138,10 @@ def test_trees_need_leaves_of_32_bytes() -> None:
 def test_leaf_hash_binds_every_field() -> None:
     fields: list[Any] = [b"r" * 32, "model", b"p" * 32, PeerId("12D3KooWabc"), 7, 2.5, b"d" * 32]
     changed = [b"s" * 32, "experts", b"q" * 32, PeerId("12D3KooWabd"), 8, 2.5000000000000004, b"e" * 32]
-    hashes = {merkle.leaf_hash(*fields)}
+    hashes = {merkle.Leaves(*fields[:4]).leaf(*fields[4:])}
     for place in range(len(fields)):
         varied = [*fields[:place], changed[place], *fields[place + 1 :]]
-        hashes.add(merkle.leaf_hash(*varied))
+        hashes.add(merkle.Leaves(*varied[:4]).leaf(*varied[4:]))
     assert len(hashes) == 8
 
 
@@ -151,7 +151,7 @@ def test_leaf_hash_is_the_documented_encoding() -> None:
         struct.pack("<Q", len(field)) + field
         for field in (b"leaf", b"r", b"model", b"p", peer.encode(), struct.pack("<Q", 7), struct.pack("<d", 2.5), b"d")
     )
-    assert merkle.leaf_hash(b"r", "model", b"p", PeerId(peer), 7, 2.5, b"d") == blake3(raw).digest()
+    assert merkle.Leaves(b"r", "model", b"p", PeerId(peer)).leaf(7, 2.5, b"d") == blake3(raw).digest()
 
 
 def test_result_leaf_binds_freeze_index_and_bytes() -> None:

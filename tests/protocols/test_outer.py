@@ -123,15 +123,20 @@ def test_state_root_changes_with_any_bit_and_with_the_vectors_roles() -> None:
         state_root(params, momentum[:999])
 
 
-@pytest.mark.parametrize("values", [1, 65_536, 262_144 + 5, 2 * 262_144 + 65_536 + 77])
-def test_the_next_state_and_its_root_are_those_of_a_step_on_copies(values: int) -> None:
-    params, momentum, update = (random_vector(seed, values) for seed in (1, 2, 3))
+@pytest.mark.parametrize("where", ["there", "elsewhere"])
+@pytest.mark.parametrize("count", [1, 65_536, 262_144 + 5, 2 * 262_144 + 65_536 + 77])
+def test_the_next_state_and_its_root_are_those_of_a_step_on_copies(count: int, where: str) -> None:
+    params, momentum, update = (random_vector(seed, count) for seed in (1, 2, 3))
     kept = params.tobytes(), momentum.tobytes()
 
-    def fill(start: int, out: Vector) -> None:
-        out[:] = update[start : start + len(out)]
+    def values(start: int, room: Vector) -> Vector:
+        lie = update[start : start + len(room)]
+        if where == "elsewhere":
+            return lie
+        room[:] = lie
+        return room
 
-    *new, root = next_state((params, momentum), fill, lr=LR, momentum_factor=FACTOR)
+    *new, root = next_state((params, momentum), values, lr=LR, momentum_factor=FACTOR)
     assert (params.tobytes(), momentum.tobytes()) == kept
     nesterov_step(params, momentum, update, lr=LR, momentum_factor=FACTOR)
     assert [each.tobytes() for each in new] == [params.tobytes(), momentum.tobytes()]
@@ -142,12 +147,13 @@ def test_the_next_state_and_its_root_are_those_of_a_step_on_copies(values: int) 
 def test_a_next_state_that_is_not_finite_is_refused(place: int) -> None:
     params = np.full(100_000, 3e38, np.float32)
 
-    def fill(start: int, out: Vector) -> None:
-        out[:] = 0
-        if start <= place < start + len(out):
-            out[place - start] = -3e38
+    def values(start: int, room: Vector) -> Vector:
+        room[:] = 0
+        if start <= place < start + len(room):
+            room[place - start] = -3e38
+        return room
 
     with pytest.raises(ValueError, match="finite"):
-        next_state((params, np.zeros_like(params)), fill, lr=1.0, momentum_factor=0.5)
+        next_state((params, np.zeros_like(params)), values, lr=1.0, momentum_factor=0.5)
     with pytest.raises(ValueError, match="100000 parameters, 1 values"):
-        next_state((params, np.zeros(1, np.float32)), fill, lr=1.0, momentum_factor=0.5)
+        next_state((params, np.zeros(1, np.float32)), values, lr=1.0, momentum_factor=0.5)

@@ -318,7 +318,7 @@ class Forged:
         parent = first_head(identities(4)).seal
         return merkle.Tree(
             [
-                merkle.leaf_hash(SCOPE.run, SCOPE.cell, parent, who, index, norm2, digest(data))
+                merkle.Leaves(SCOPE.run, SCOPE.cell, parent, who).leaf(index, norm2, digest(data))
                 for index, (data, norm2) in enumerate(zip(self.data, self.norms, strict=True))
             ]
         )
