@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from protocols.errors import ConfigError, MurmurError
 
 from . import cli_completion, cli_config, cli_export, cli_key, cli_live, cli_log, cli_run
-from .cli_flags import SIZES, Commands, Parser, at_least, common, share
+from .cli_flags import SIZES, Commands, Parser, add_methods, at_least, common, share
 from .config_table import NAMES, add_flags, fill, up_options
 from .exits import Exit, exit_code, told
 from .options import SwarmOptions
@@ -83,8 +83,7 @@ def _swarm(commands: Commands) -> None:
     )
     flag("--size", choices=SIZES, help="model size")
     flag("--steps", type=at_least(1), metavar="H", help="inner steps of a round")
-    flag("--codec", help="how updates are encoded")
-    flag("--rule", help="how updates are combined")
+    add_methods(swarm)
     flag(
         "--run",
         default=SwarmOptions.run,

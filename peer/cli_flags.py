@@ -16,6 +16,9 @@ Commands = Any
 """What ``add_subparsers`` returns; argparse does not name its type."""
 
 SIZES = ("nano", "tiny", "small", "base")
+CODECS = ("float32", "bf16", "int8", "int4")
+RULES = ("default", "arc-nnm-gm", "centered-clip", "multi-krum", "mean")
+"""Names that ``protocols`` knows, written out: its tables load numpy."""
 
 
 def common(*names: str) -> argparse.ArgumentParser:
@@ -36,6 +39,16 @@ def common(*names: str) -> argparse.ArgumentParser:
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks and more log lines"
     )
     return flags
+
+
+def add_methods(parser: argparse.ArgumentParser, *, codec: str | None = None, rule: str | None = None) -> None:
+    """``--codec`` and ``--rule``, each with the names there are and its default, if it has one."""
+    for name, names, default, about in (
+        ("--codec", CODECS, codec, "how updates are encoded"),
+        ("--rule", RULES, rule, "how updates are combined"),
+    ):
+        shown = " (%(default)s)" if default is not None else ""
+        parser.add_argument(name, default=default, help=f"{about}: {', '.join(names[:-1])} or {names[-1]}{shown}")
 
 
 def at_least(low: int) -> Callable[[str], int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from protocols.errors import ConfigError, EnvironmentFault
 
 from . import cli_succeed
-from .cli_flags import SIZES, Commands, at_least, common
+from .cli_flags import SIZES, Commands, add_methods, at_least, common
 from .paths import Home
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def _init_flags(verbs: Commands) -> None:
     flag("--seed", type=at_least(0), default=0, metavar="S", help="data and first parameters derive from it")
     flag("--rounds", type=at_least(0), default=0, metavar="R", help="rounds of the run; 0 = open end")
     flag("--steps", type=at_least(1), default=25, metavar="H", help="inner steps of a round (%(default)s)")
-    flag("--codec", default="float32", help="float32, bf16, int8 or int4: how updates are encoded (%(default)s)")
-    flag("--rule", default="default", help="default, centered-clip, multi-krum or mean: how updates are combined")
+    add_methods(init, codec="float32", rule="default")
     flag("--open", action="store_true", help="let strangers enter; left out: the founders only")
     flag("--probation", type=at_least(0), default=0, metavar="N", help="sealed commits until a newcomer votes")
     flag("--allow", action="append", default=[], metavar="ID", help="private: only founders and this key; repeatable")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cli_flags import Commands, at_least, common
+from .cli_flags import Commands, add_methods, at_least, common
 from .paths import Home
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def add(verbs: Commands, write: Callable[[Path | None, str], None]) -> None:
     flag("--seed", type=at_least(0), metavar="S", help="which data is drawn derives from it")
     flag("--rounds", type=at_least(0), metavar="R", help="rounds of the new run; 0 = open end")
     flag("--steps", type=at_least(1), metavar="H", help="inner steps of a round")
-    flag("--codec", help="how updates are encoded")
-    flag("--rule", help="how updates are combined")
+    add_methods(verb)
     flag("--open", action="store_true", help="let strangers enter")
     flag("--probation", type=at_least(0), metavar="N", help="sealed commits until a newcomer votes")
     flag("--allow", action="append", default=[], metavar="ID", help="private: only founders and this key; repeatable")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from protocols.errors import ConfigError, EnvironmentFault, LocalError
 
 from . import status as st
+from .memory import give_back
 from .pausing import PauseFile, checked, is_on
 
 if TYPE_CHECKING:
@@ -76,9 +77,15 @@ class Control:
                 self._session.pause()
             if self._worker is not None:
                 await self._worker.pause()
+        await self.rest()
         self._reporter.say(f"paused {self.reason.text}", event="paused", until=pause.until)
         self._show()
         return {"schema": 1, "state": "paused", "pause": {"since": pause.since, "until": pause.until}}
+
+    async def rest(self) -> None:
+        """While paused, keep no memory for rounds to come."""
+        if self.paused:
+            await asyncio.to_thread(give_back)
 
     async def resume(self) -> dict[str, Any]:
         """Go on; does no harm where nothing is paused."""

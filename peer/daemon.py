@@ -296,6 +296,7 @@ class Daemon:
             assert self._worker is not None  # whoever sealed has trained, or could have
             measure = None if self._control.paused else partial(self._worker.evaluate, effect.params)
             await self._reporter.held_out(effect.record, measure)
+            await self._control.rest()
 
         task = asyncio.create_task(show(), name="held-out loss")
         self._evaluations.add(task)

@@ -14,6 +14,8 @@ import sys
 import numpy as np
 import psutil
 
+from dht.rooms import ROOMS
+
 _PAGE = 4096
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Numbers of ``mallopt``, from glibc's malloc.h."""
@@ -52,6 +54,7 @@ def spare_loaded() -> None:
 
 def give_back() -> bool:
     """Give what is free now back to the kernel, for a daemon that rests; whether there was something."""
+    ROOMS.give_back()
     library = _glibc()
     return library is not None and library.malloc_trim(0) == 1
 

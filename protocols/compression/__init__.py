@@ -24,8 +24,8 @@ RESULT_CODECS = tuple(name for name in CODECS if name != "int4")
 
 
 def get_codec(name: str) -> Codec:
-    """The codec called ``name``; raises ConfigError naming the known ones."""
+    """The codec called ``name``; raises ConfigError, whose remedy names the known ones."""
     codec = _CODECS.get(name)
     if codec is None:
-        raise ConfigError(f"unknown codec {name!r}; known are {', '.join(CODECS)}")
+        raise ConfigError(f"unknown codec {name!r}", remedy=f"choose one of {', '.join(CODECS)}")
     return codec

@@ -42,7 +42,7 @@ def weights(
     """
     find = _RULES.get(rule)
     if find is None:
-        raise ConfigError(f"unknown rule {rule!r}; known are {', '.join(RULES)}")
+        raise ConfigError(f"unknown rule {rule!r}", remedy=f"choose one of {', '.join(RULES)}")
     if not 0 <= tolerated < 0.5:
         raise ValueError(f"a share of {tolerated} liars cannot be tolerated")
     if gram.shape != (len(row_weights), len(row_weights)):

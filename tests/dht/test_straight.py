@@ -8,6 +8,7 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import uvloop
 
@@ -138,7 +139,8 @@ async def _streams(timing: Timing) -> AsyncIterator[tuple[FrameStream, FrameStre
 def test_large_frames_of_a_round_are_memoryviews_of_what_was_sent(run: Run) -> None:
     draw = random.Random(1)
     sizes = (9, CHUNK + 9, 1 << 20)
-    frames = [(kind, draw.randbytes(size)) for kind in ("parts", "state", "results") for size in sizes]
+    payloads = [(5 + size % 7).to_bytes(4, "little") + draw.randbytes(size - 4) for size in sizes]
+    frames = [(kind, payload) for kind in ("parts", "state", "results") for payload in payloads]
 
     async def scenario() -> None:
         async with _streams(Timing()) as (first, second, _):
@@ -151,7 +153,11 @@ def test_large_frames_of_a_round_are_memoryviews_of_what_was_sent(run: Run) -> N
             for kind, payload in frames:
                 found = await second.receive()
                 assert (found[0], bytes(found[1])) == (kind, payload)
-                assert isinstance(found[1], memoryview) == (kind != "state" and len(payload) > CHUNK)
+                straight = kind != "state" and len(payload) > CHUNK
+                assert isinstance(found[1], memoryview) == straight
+                if straight:  # what is behind the head can be read as numbers
+                    behind = np.frombuffer(found[1], dtype=np.uint8)[4 + payload[0] :]
+                    assert behind.__array_interface__["data"][0] % 16 == 0
             await sending
             assert second.counter.received == first.counter.sent
 

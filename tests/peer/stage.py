@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from peer.session import Session
 from peer.state import StateStore
 from peer.windows import Parts
 from protocols.errors import EnvironmentFault
+from protocols.round.effects import Sealed, Train
 from protocols.round.links import Image
 from tests.peer.test_state import SCOPE, VALUES, chain
 
@@ -24,12 +26,22 @@ if TYPE_CHECKING:
 
     from protocols.ids import Hash, PeerId
     from protocols.messages import Body
-    from protocols.round.effects import Effect, Sealed, Told, Train, Window, Work
+    from protocols.round.effects import Effect, Told, Window, Work
     from protocols.statements import Statement
 
 ME, OTHER = (Identity.from_seed(bytes(31) + bytes([number])) for number in (1, 2))
 NOTHING = np.zeros(VALUES, dtype=np.float32)
 FULL = EnvironmentFault("cannot write it: No space left on device", remedy="free some")
+
+
+def train(number: int) -> Train:
+    return Train(chain()[0].head.seal, number, NOTHING, NOTHING)
+
+
+def sealed(index: int = 1, **changes: Any) -> Sealed:
+    each = chain()[index]
+    record = cast("Any", None)
+    return replace(Sealed(each.head, each.params, each.momentum, each.drift, each.ages, record), **changes)
 
 
 class Script:

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from peer import corpus
+from peer import cli_flags, corpus
 from peer.blobs import BlobStore
 from peer.exits import Exit, NoDaemon, Refused, exit_code
 from peer.identity import Identity
 from peer.paths import Home
+from protocols.compression import CODECS
 from protocols.errors import ConfigError, EnvironmentFault, LocalError, RemoteError
 from protocols.manifest_text import parse
+from protocols.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,6 +178,15 @@ def test_init_on_a_folder_of_one_s_own(tmp_path: Path) -> None:
     assert "kept 2 shards" in done.stderr
     store = BlobStore(Home(tmp_path / "home").blobs)
     assert corpus.missing(manifest, store, None) == (), "the folder is not needed any more"
+
+
+def test_the_help_names_every_codec_and_rule() -> None:
+    assert cli_flags.CODECS == CODECS and cli_flags.RULES == RULES
+    parser = cli_flags.Parser(prog="murmur")
+    cli_flags.add_methods(parser, codec="float32")
+    text = " ".join(parser.format_help().split())
+    assert "how updates are encoded: float32, bf16, int8 or int4 (float32)" in text
+    assert "how updates are combined: default, arc-nnm-gm, centered-clip, multi-krum or mean" in text
 
 
 def test_a_home_that_cannot_be_made_exits_5(tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ def test_a_pause_outlives_the_daemon_and_ends_by_a_word(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_paused_daemon_keeps_no_memory_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr("peer.control.give_back", lambda: given_back.append(True))
+
+    async def scenario() -> None:
+        control = Control(tmp_path / "pause.json", reporter())
+        await control.rest()
+        assert not given_back
+        await control.pause("")
+        assert len(given_back) == 1
+        await control.rest()  # after a round that it has followed
+        assert len(given_back) == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_pause_with_a_time_ends_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "pause.json"
     path.write_text(json.dumps({"schema": 1, "since": time.time(), "until": time.time() + 0.2}))

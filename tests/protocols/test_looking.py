@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from protocols import merkle
 from protocols.compression import get_codec
+from protocols.drift import settle
 from protocols.ids import Hash, peer_id
 from protocols.payloads import Look, Piece, Pieces
 from protocols.round.effects import Setting
@@ -88,6 +89,18 @@ def test_what_is_encoded_is_minus_the_drift_under_the_leaves_of_the_protocol() -
         piece = encoded.piece(index)
         assert (piece.norm2, piece.look) == (norm2, Look(Hash(framed(data)), norm2))
     assert encoded.tree.root == merkle.Tree(leaves).root
+
+
+@pytest.mark.parametrize("codec", ["float32", "bf16", "int8"])
+def test_only_an_exact_codec_leaves_nothing_of_what_it_has_encoded(codec: str) -> None:
+    drift = np.random.default_rng(5).standard_normal(SETTING.values).astype(np.float32)
+    drift[:3] = 0, -0.0, 1e-45
+    encoded = encode_update(drift, replace(SETTING, update_codec=codec), SCOPE, PARENT, ME)
+    assert encoded.covers(drift) == (codec == "float32")
+    assert not encoded.covers(drift.copy()), "others may be trained further"
+    taken = [index != 1 for index in range(len(encoded.data))]
+    left = settle(drift, encoded.data, taken, codec, SETTING.part)
+    assert (settle(drift, None, taken, codec, SETTING.part).tobytes() == left.tobytes()) == encoded.covers(drift)
 
 
 def test_an_update_that_is_not_finite_is_not_encoded() -> None:
