@@ -45,10 +45,15 @@ class Codec(Protocol):
 
 
 def squared_norm(values: Vector) -> float:
-    """Σx² in doubles; infinite or NaN where a value is."""
+    """Σx² in doubles; infinite or NaN where a value is.
+
+    Not by BLAS, whose sums change with its threads: an update that is encoded again after a restart must have the norms
+    to which its peer has committed.
+    """
     with np.errstate(invalid="ignore"):
         wide = values.astype(np.float64)
-        return float(np.dot(wide, wide))
+        np.multiply(wide, wide, out=wide)
+        return float(np.add.reduce(wide))
 
 
 def peak(values: Vector) -> float:
