@@ -45,6 +45,7 @@ from .windows import Parts, Windows
 
 if TYPE_CHECKING:
     from protocols.messages import Body
+    from protocols.payloads import Pieces
     from protocols.round.effects import Window
     from protocols.statements import Statement
 
@@ -102,6 +103,7 @@ class Session:
         self._wake = asyncio.Event()
         self._ticked = -math.inf
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")  # more would only wait for each other's turn
         self._part = PartKeeper(parts.store.folder, self._on_disk, self._spawn)
         self._retry_at, self._pause = math.inf, RETRY_S[0]
         self._unsaved: Checkpoint | None = None
@@ -122,7 +124,8 @@ class Session:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            await asyncio.to_thread(self._disk.shutdown, cancel_futures=True)
+            for each in (self._disk, self._looks):
+                await asyncio.to_thread(each.shutdown, cancel_futures=True)
 
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame.
@@ -136,8 +139,12 @@ class Session:
                 await self._note(statement)
             await self._ask(sender, lambda now: machine.receive(statement, sender, now))
         else:
-            frame = await asyncio.to_thread(machine.read, sender, kind, payload) if kind in LOOKED_AT else payload
+            frame = await self._look(sender, kind, payload) if kind in LOOKED_AT else payload
             await self._ask(sender, lambda now: machine.payload(sender, kind, frame, now))
+
+    async def _look(self, sender: PeerId, kind: str, payload: bytes) -> bytes | Pieces:
+        look = partial(self._parts.machine.read, sender, kind, payload)
+        return await asyncio.get_running_loop().run_in_executor(self._looks, look)
 
     async def _note(self, statement: Statement) -> None:
         """One's own words, from others: this home may not know them."""

@@ -80,4 +80,5 @@ def round_bytes(setting: Setting) -> int:
     """Memory that the first rounds take beside the state and the drift: vectors made anew, parts, results kept."""
     results = sum(part_sizes(get_codec(setting.result_codec), setting.values, setting.part))
     vectors = 4 * 4 * setting.values  # state, drift, and what was trained
-    return vectors + 2 * update_bytes(setting) + results + min(HISTORY_BYTES, KEPT * results)
+    used = vectors + 2 * update_bytes(setting) + results + min(HISTORY_BYTES, KEPT * results)
+    return used + used // 4  # what lies between is of no use

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from .canonical import pack, unpack
+from .canonical import pack, pack_sorted, unpack
 from .errors import RemoteError
 from .ids import HASH_BYTES, Hash
 from .messages import MAX_PARTS
@@ -63,11 +63,11 @@ class Pieces:
 
     def encode(self) -> list[Buffer]:
         """Buffers to send one after another; part bytes are not copied."""
-        meta = pack(
+        meta = pack_sorted(
             {
                 "core": self.core,
-                "maker": self.maker,
                 "indices": [piece.index for piece in self.pieces],
+                "maker": self.maker,
                 "norms": [piece.norm2 for piece in self.pieces],
                 "paths": [list(piece.path) for piece in self.pieces],
             }
