@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SLAB_BYTES = 0x11_0000
-"""A frame of parts: a MiB of them, their paths beside. Larger ones get memory of their own."""
+"""A full frame of parts: a MiB of them, their paths beside. Larger ones, and those below half of it, are not kept."""
 FREE_SLABS = 1024
 """Kept for later at most."""
 
@@ -32,7 +32,7 @@ class Rooms:
 
     def take(self, size: int) -> memoryview:
         """Writable memory of so many bytes, aligned to 16; what is in it is anything."""
-        if size > SLAB_BYTES:
+        if not SLAB_BYTES // 2 < size <= SLAB_BYTES:
             return np.empty(size, dtype=np.uint8).data
         try:
             slab = self._free.pop()
