@@ -85,7 +85,7 @@ def test_a_home_that_cannot_be(made: tuple[Path, Path], tmp_path: Path, place: s
 
 def test_two_daemons_in_one_home(made: tuple[Path, Path]) -> None:
     run, home = made
-    with murmur(home, *ALONE, f"--run={run}") as first:
+    with murmur(home, *ALONE, f"--run={run}", "--rounds=100000") as first:
         first.says("stop  ")
         with murmur(home, *ALONE, f"--run={run}") as second:
             assert second.ends() == 5

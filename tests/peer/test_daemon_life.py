@@ -132,7 +132,7 @@ def test_a_damaged_newest_checkpoint_costs_one_round_and_is_named(tmp_path: Path
 def test_a_signal_ends_it_within_5_s(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     run, (key,) = small_run(tmp_path, steps=100_000 if moment == "training" else 2)
     with murmur(home_of(tmp_path, key), *ALONE, f"--run={run}") as live:
-        live.says("stop  ")
+        live.says("identity")  # seconds before training begins
         if moment == "training":
             until(lambda: (live.status().get("round", {}).get("progress") or 0) > 0, 60, "it trains")
         family = live.family()
