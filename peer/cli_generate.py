@@ -35,7 +35,6 @@ class Wish:
     temperature: float
     seed: int | None
     json: bool
-    debug: bool = False
 
 
 def generate(wish: Wish) -> Exit:

@@ -116,4 +116,5 @@ def _run_finish(arguments: dict[str, Any]) -> int:
 def _run_generate(arguments: dict[str, Any]) -> int:
     from . import cli_generate
 
-    return cli_generate.generate(cli_generate.Wish(**{**arguments, "home": Home(arguments["home"])}))
+    asked = {name: arguments[name] for name in ("text", "run", "bytes", "temperature", "seed", "json")}
+    return cli_generate.generate(cli_generate.Wish(home=Home(arguments["home"]), **asked))

@@ -199,3 +199,30 @@ def test_a_home_that_cannot_be_made_exits_5(tmp_path: Path) -> None:
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in murmur(tmp_path, "status", "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("status",), 3),
+        (("peers",), 3),
+        (("pause",), 3),
+        (("resume",), 3),
+        (("finish",), 3),
+        (("stop",), 3),
+        (("invite",), 3),
+        (("generate", "Enter "), 5),
+        (("export", "model"), 5),
+        (("log",), 3),
+        (("paths",), 0),
+        (("config", "show", "--origin"), 0),
+        (("key", "show"), 5),
+        (("key", "export", "-"), 5),
+        (("run", "follow", "0" * 64), 3),
+    ],
+)
+def test_every_command_says_what_a_new_home_lacks(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    ended = murmur(tmp_path / "home", *arguments)
+    assert "internal error" not in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.returncode == code, ended.stderr
+    assert (code == 0) == (not ended.stderr) and (code == 0) == bool(ended.stdout)
