@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SLAB_BYTES = 0x11_0000
 """A full frame of parts: a MiB of them, their paths beside. Larger ones, and those below half of it, are not kept."""
-FREE_SLABS = 1024
+FREE_SLABS = 256
 """Kept for later at most."""
 
 

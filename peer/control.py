@@ -77,9 +77,9 @@ class Control:
                 self._session.pause()
             if self._worker is not None:
                 await self._worker.pause()
-        await self.rest()
         self._reporter.say(f"paused {self.reason.text}", event="paused", until=pause.until)
         self._show()
+        await self.rest()
         return {"schema": 1, "state": "paused", "pause": {"since": pause.since, "until": pause.until}}
 
     async def rest(self) -> None:

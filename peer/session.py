@@ -124,8 +124,7 @@ class Session:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            for each in (self._disk, self._looks):
-                await asyncio.to_thread(each.shutdown, cancel_futures=True)
+            await asyncio.to_thread(self._shut_down)
 
     async def on_frame(self, sender: PeerId, kind: str, payload: bytes) -> None:
         """The transport's handler: waits until the machine has dealt with the frame.
@@ -144,7 +143,14 @@ class Session:
 
     async def _look(self, sender: PeerId, kind: str, payload: bytes) -> bytes | Pieces:
         look = partial(self._parts.machine.read, sender, kind, payload)
-        return await asyncio.get_running_loop().run_in_executor(self._looks, look)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._looks, look)
+        except RuntimeError as error:  # of an executor that was shut down
+            raise TransportError(sender, "came when this session had ended") from error
+
+    def _shut_down(self) -> None:
+        self._looks.shutdown()
+        self._disk.shutdown(cancel_futures=True)
 
     async def _note(self, statement: Statement) -> None:
         """One's own words, from others: this home may not know them."""

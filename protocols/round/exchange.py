@@ -183,7 +183,7 @@ class Inbox:
         for row, root in enumerate(cast_.roots):
             held = self._parts.get(root, {})
             columns.append([held.get(index) if wanted is None or wanted[row, index] else None for index in order])
-        return Rows(order, tuple(zip(*columns, strict=True)))
+        return Rows(order, tuple(zip(*columns, strict=True)) if columns else ((),) * len(order))
 
     def missing(
         self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None
@@ -208,7 +208,7 @@ def make_gram(core: Hash, rows: Rows, count: int, setting: Setting) -> Gram:
     for place, index in enumerate(rows.indices):
         present = have[:, place]
         own = np.zeros((count, count))
-        if present.all():
+        if count and present.all():
             own = part_gram(rows.decoded(place, setting))
         elif present.any():
             own[np.ix_(present, present)] = part_gram(rows.decoded(place, setting))

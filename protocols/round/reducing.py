@@ -127,7 +127,7 @@ def _try_refreeze(ctx: Context, task: Task, now: float) -> None:
     if results.complete or rev > MAX_REVISIONS or task.frozen is None:
         return
     patient = now < task.reduce_due + ctx.setting.timing.exchange
-    if patient and not any(is_gone(ctx, each, now) for each in task.cast.working):
+    if patient and not any(is_gone(ctx, each, now) for each in task.cast.reducers):
         return
     late = set(results.missing()) - {ctx.me}
     if not late or (patient and not all(is_gone(ctx, each, now) for each in late)):

@@ -158,7 +158,7 @@ class Results:
             index, skip = divmod(start + done, self._setting.part)
             data, count = self._data[index], values_of(index, self._setting)
             assert data is not None
-            if skip == 0 and count == len(room):
+            if not done and skip == 0 and count == len(room):
                 return self._codec.decode(data, count, None if self._codec.exact else room, good=True)
             values = self._codec.decode(data, count, good=True)[skip : skip + len(room) - done]
             room[done : done + len(values)] = values

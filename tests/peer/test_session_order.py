@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from peer.journal import Journal, SlotUsed
-from protocols.errors import LocalError, RemoteError
+from protocols.errors import LocalError, RemoteError, TransportError
 from protocols.messages import Body, Vote
 from protocols.round.effects import Flood, Phase, Sign, Trouble, Window, Work
 from tests.peer.stage import ME, NOTHING, OTHER, Stage, play, sealed, train
@@ -237,5 +237,17 @@ def test_a_refused_own_input_is_told_and_floods_go_out(tmp_path: Path) -> None:
         await session.on_frame(OTHER.peer, "parts", b"")
         assert stage.watcher.seen == [Trouble(OTHER.peer, "lies")] and stage.lines.flooded == [vote]
         await stage.end()
+
+    play(scene())
+
+
+def test_bytes_of_a_round_that_come_after_the_end_are_no_defect(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        session = stage.begin()
+        await session.on_frame(OTHER.peer, "parts", b"")
+        await stage.end()
+        with pytest.raises(TransportError, match="had ended"):
+            await session.on_frame(OTHER.peer, "parts", b"")
 
     play(scene())
