@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Histories, Notice, Phase, Record, Sealed, Syncing, Told, Trouble, Votes
-from protocols.table import STRIKE
 
 from . import first_screen, histories
 from . import status as st
 from .first_screen import REFERENCES
 from .journal import Withheld
 from .logs import FIELDS, about
+from .round_entry import round_entry
 from .screen import live_line
 from .terminal import Terminal
 
 if TYPE_CHECKING:
     from protocols.manifest import Manifest
-    from protocols.messages import Seal
     from protocols.round.chain import Head
 
     from .state import StateStore
@@ -356,42 +355,7 @@ class Reporter:
                 self.apply(st.Cleared("log"))
 
     def _round_entry(self, effect: Sealed) -> dict[str, Any]:
-        record, body = effect.record, _seal_of(effect.head)
-        sent, received = self.traffic()
-        before, self._counted = self._counted, (sent, received)
-        return {
-            "schema": 1,
-            "round": record.round,
-            "unix": time.time(),
-            "view": record.view,
-            "seal": record.seal.hex(),
-            "state_hash": record.state.hex(),
-            "coordinator": record.coordinator,
-            "contributors": list(record.contributors),
-            "weights": record.weights,
-            "tokens": record.tokens,
-            "reducers": list(record.owners),
-            "votes": len(effect.head.votes),
-            "final": False,
-            "verdict": record.verdict,
-            "void": record.void,
-            "reason": record.reason or None,
-            "synced": record.synced,
-            "out": _put_out(effect.head),
-            "lost": list(body.lost) if body else [],
-            "payload": list(record.payload),
-            "bytes_sent": sent - before[0],
-            "bytes_received": received - before[1],
-            "seconds": record.seconds,
-            "train_loss": self._window.loss if self._window else None,
-        }
-
-
-def _seal_of(head: Head) -> Seal | None:
-    return cast("Seal", head.proposal.body) if head.proposal else None
-
-
-def _put_out(head: Head) -> list[PeerId]:
-    """Reducers that this very round was done without: their rest begins with it."""
-    members = head.table.members.values()
-    return [each.peer for each in members if head.round and each.rested == head.round + STRIKE]
+        counted, before = self.traffic(), self._counted
+        self._counted = counted
+        moved = counted[0] - before[0], counted[1] - before[1]
+        return round_entry(effect, time.time(), moved, self._window.loss if self._window else None)
