@@ -8,6 +8,7 @@ rounds to zero decodes to zeros.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +37,7 @@ _TO_INTEGER = np.float32(1.5 * 2.0**23)
 """Added to a small float32, leaves its nearest integer, half to even, in the low bits: the sum's unit is 1."""
 
 
-class Blockwise:
+class Blockwise(ABC):
     """What the codecs of blocks have in common; each adds how it packs its codes."""
 
     name: str
@@ -147,21 +148,21 @@ class Blockwise:
         np.add(scratch, _TO_INTEGER, out=scratch)
         np.copyto(codes, scratch.view(np.int32), casting="unsafe")
 
+    @abstractmethod
     def _packed(self, count: int) -> int:
         """Bytes of ``count`` codes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pack(self, codes: Codes, out: Bytes) -> None:
         """Codes of whole blocks, which may be overwritten → bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _unpack(self, data: Bytes) -> Codes:
         """Bytes → codes; of an odd number of int4 codes the padding too."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check(self, data: Bytes, count: int) -> None:
         """Raises ValueError for codes that no encoder makes; needs no more memory than a block."""
-        raise NotImplementedError
 
 
 class Int8(Blockwise):

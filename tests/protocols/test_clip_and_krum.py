@@ -15,6 +15,7 @@ from protocols import rules
 from protocols.rules.clipping import centered_clip, distances_to
 from protocols.rules.gram_space import upper_quantile
 from protocols.rules.krum import levelled, multi_krum, scores
+from tests.protocols.test_rules import liars_among_ten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,20 +170,6 @@ def test_neither_order_nor_units_matter(rule: Rule, data: st.DataObject) -> None
     assert np.array(moved) @ x[order] == pytest.approx(np.array(straight) @ x, abs=1e-6)
     assert rule(gram_of(x * 2.0**40), a, THIRD) == straight
     assert rule(gram_of(x), [weight * 4 for weight in a], THIRD) == straight
-
-
-def liars_among_ten(attack: str) -> tuple[Points, Points]:
-    rng = np.random.default_rng(1)
-    honest = rng.standard_normal(2_000) + rng.standard_normal((7, 2_000))
-    mean, deviation = honest.mean(0), honest.std(0)
-    lie = {
-        "sign flip": -10 * mean,
-        "constant": 100 * np.ones(2_000),
-        "alie": mean - 1.5 * deviation,
-        "large alie": mean - 10 * deviation,
-        "huge": 1e12 * np.ones(2_000),
-    }[attack]
-    return honest, np.concatenate([honest[:3], np.tile(lie, (3, 1)), honest[3:]])
 
 
 @pytest.mark.parametrize("rule", ["centered-clip", "multi-krum"])

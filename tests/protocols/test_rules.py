@@ -209,6 +209,7 @@ def liars_among_ten(attack: str) -> tuple[Points, Points]:
         "constant": 100 * np.ones(2_000),
         "alie": mean - 1.5 * deviation,
         "large alie": mean - 10 * deviation,
+        "huge": 1e12 * np.ones(2_000),
     }[attack]
     return honest, np.concatenate([honest[:3], np.tile(lie, (3, 1)), honest[3:]])
 
