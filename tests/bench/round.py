@@ -301,14 +301,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{VALUES[True]} values, {PAIRS[True]} pairs")
     parser.add_argument(
-        "--codec", choices=("float32", "int8", "int4"), action="append", help="default: float32 and int8"
+        "--codec",
+        choices=("float32", "int8", "int4"),
+        action="append",
+        help="default: float32 and int8, of --quick int8",
     )
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--values", type=int)
     parser.add_argument("--alone", action="store_true", help="without hivemind")
     given = parser.parse_args()
     pairs, values = given.pairs or PAIRS[given.quick], given.values or VALUES[given.quick]
-    for codec in given.codec or ("float32", "int8"):
+    for codec in given.codec or (("int8",) if given.quick else ("float32", "int8")):
         for found in measure(values, codec, pairs, alone=given.alone):
             if given.quick or values != VALUES[False]:
                 found |= {"bound": None, "ok": None}
