@@ -165,7 +165,7 @@ class P2pd:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 limit=_LINE_LIMIT,
-                env=os.environ | {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor"},
+                env=os.environ | _environment(os.cpu_count() or 1),
                 start_new_session=True,  # Ctrl-C is for the daemon, which then stops p2pd in order
                 preexec_fn=die_with_parent(),
             )
@@ -304,6 +304,11 @@ class P2pd:
         if output is not None:
             output.cancel()
             await asyncio.gather(output, return_exceptions=True)
+
+
+def _environment(cores: int) -> dict[str, str]:
+    """What p2pd is told. Half of the cores: on all of them its threads look for work that the others have."""
+    return {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor", "GOMAXPROCS": str(max(1, cores // 2))}
 
 
 def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:

@@ -81,25 +81,30 @@ class Known:
 
     def __init__(self, root: bytes, count: int) -> None:
         self._root, self._count = root, count
-        self._nodes: dict[tuple[int, int], bytes] = {}  # by level and place in it
+        self._nodes: dict[int, bytes] = {}  # numbered from the first leaf on, level by level
 
     def verify(self, leaf: bytes, *, index: int, path: Sequence[bytes]) -> bool:
         """As the function ``verify``, but what a path says above a node that is known is not looked at."""
         if not 0 <= index < self._count or len(path) != path_length(index, self._count):
             return False
+        known = self._nodes.get(index)
+        if known is not None:  # as half of the leaves are, being neighbours
+            return known == leaf
         if {len(leaf), *map(len, path)} != {HASH_BYTES}:
             return False
-        node, level, left, found = leaf, 0, self._count, {}
+        node, first, left = leaf, 0, self._count
+        found: dict[int, bytes] = {}
         neighbours = iter(path)
-        while (known := self._nodes.get((level, index))) is None:
-            found[level, index] = node
+        while known is None:
+            found[first + index] = node
             if left == 1:
                 known = node if _root(self._count, node) == self._root else b""
                 break
             if index ^ 1 < left:
-                other = found[level, index ^ 1] = next(neighbours)
+                other = found[first + (index ^ 1)] = next(neighbours)
                 node = _node(other, node) if index & 1 else _node(node, other)
-            level, index, left = level + 1, index // 2, (left + 1) // 2
+            first, index, left = first + left, index >> 1, (left + 1) >> 1
+            known = self._nodes.get(first + index)
         if known != node:
             return False
         self._nodes.update(found)

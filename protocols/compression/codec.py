@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..tensors import BLOCK
+
 if TYPE_CHECKING:
     from ..ports import Buffer
     from ..tensors import Vector
@@ -58,7 +60,9 @@ def squared_norm(values: Vector) -> float:
 
 def peak(values: Vector) -> float:
     """max|x|; NaN where there is one."""
-    return max(float(values.max()), -float(values.min()))
+    blocks = [values[start : start + BLOCK] for start in range(0, len(values), BLOCK)]  # memory is read once
+    ends = [(np.maximum.reduce(each), -np.minimum.reduce(each)) for each in blocks]
+    return float(np.max(ends))
 
 
 def check_size(data: Buffer, expected: int, count: int, name: str) -> None:

@@ -185,6 +185,10 @@ class Inbox:
             columns.append([held.get(index) if wanted is None or wanted[row, index] else None for index in order])
         return Rows(order, tuple(zip(*columns, strict=True)) if columns else ((),) * len(order))
 
+    def holds(self, cast_: Cast, count: int) -> bool:
+        """Whether at least so many parts of every contributor are here: those asked for may all be."""
+        return all(len(self._parts.get(root, ())) >= count for root in cast_.roots)
+
     def missing(
         self, cast_: Cast, indices: Iterable[int], wanted: NDArray[np.bool_] | None = None
     ) -> dict[PeerId, list[int]]:

@@ -87,6 +87,8 @@ def _try_gram(ctx: Context, task: Task, now: float) -> None:
     mine = cast_.owned(ctx.me)
     if not mine or task.summed:
         return
+    if now < task.due and not ctx.gone and not ctx.round.inbox.holds(cast_, len(mine)):
+        return
     if task.owing is None or task.owing[0] != len(ctx.round.inbox):
         task.owing = len(ctx.round.inbox), [*ctx.round.inbox.missing(cast_, mine)]
     missing = task.owing[1]

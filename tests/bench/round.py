@@ -146,6 +146,8 @@ class Rounds:
 def our_round(fleet: Fleet, rounds: Rounds | None) -> list[dict[str, Any]]:
     """One round of ours."""
     fleet.hear("waiting")
+    fleet.tell("fill")
+    fleet.hear("filled")
     time.sleep(0.3)
     before, crossed = _busy(), _crossed()
     fleet.tell("go")

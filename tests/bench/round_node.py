@@ -73,7 +73,8 @@ class Node:
             momentum=0.8, probation=0, open=False, allowed=frozenset(key.peer for key in self.keys),
         )  # fmt: skip
         self.draw = np.random.default_rng(number)
-        self.go, self.complete = asyncio.Event(), asyncio.Event()
+        self.words = {word: asyncio.Event() for word in ("fill", "go")}
+        self.complete = asyncio.Event()
         self.round: dict[str, Any] = {}
         self.drift: Vector | None = None
         self.p2pd = 0
@@ -108,15 +109,20 @@ class Node:
         self.say("trouble", text=f"disk: {error}")
 
     async def train(self, effect: Train) -> Window:
-        """Wait for the word; what was trained lies ready by then."""
+        """Wait for two words: one to train, upon which the yardstick too fills its vector, one to end with it."""
+        self.say("waiting")
+        await self._told("fill")
         fresh = self.draw.standard_normal(self.values, dtype=np.float32)
         fresh *= np.float32(0.01)
         fresh += effect.drift
-        self.go.clear()
-        self.say("waiting")
-        await self.go.wait()
+        self.say("filled")
+        await self._told("go")
         self.round = {"start": time.monotonic(), **self._used()}
         return Window(fresh, 1, 1)
+
+    async def _told(self, word: str) -> None:
+        await self.words[word].wait()
+        self.words[word].clear()
 
     def _used(self) -> dict[str, float]:
         """CPU seconds of this process (of them in its event loop, in the kernel) and its p2pd, faults, bytes sent."""
@@ -185,8 +191,8 @@ class Node:
                 async with asyncio.timeout(PATIENCE_S):
                     await self.complete.wait()
                 self.say("connected")
-            elif order["what"] == "go":
-                self.go.set()
+            else:
+                self.words[order["what"]].set()
 
     async def _connect(self, transport: StreamTransport, address: str) -> None:
         peer: PeerId = address.rpartition("/p2p/")[2]  # type: ignore[assignment]
