@@ -22,6 +22,7 @@ from .exits import Exit, exit_code, told
 from .options import SwarmOptions
 from .paths import Home
 from .swarm.plan import check, parse_kill
+from .terminal import never_fail
 
 if TYPE_CHECKING:
     import argparse
@@ -194,6 +195,8 @@ def _fitting(line: str) -> str:
 
 def main() -> NoReturn:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        never_fail(stream)
     try:
         commands = parser()
         arguments = vars(commands.parse_args())

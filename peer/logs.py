@@ -16,6 +16,8 @@ import structlog
 
 from protocols.errors import EnvironmentFault, one_line
 
+from .terminal import Terminal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict
 
     from .paths import Home
+    from .terminal import Mark
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +48,9 @@ def start_logging(home: Home, *, debug: bool) -> None:
     people, programs = _File.open(home.log), _File.open(home.json_log)
     people.setFormatter(_Line(FORMAT))
     programs.setFormatter(json_lines())
-    screen = logging.StreamHandler()
+    screen = _Screen()
     screen.setLevel(logging.DEBUG if debug else logging.WARNING)
-    screen.setFormatter(_Line("  ! %(message)s") if debug else _Short("  ! %(message)s"))
+    screen.setFormatter(_Line("%(message)s") if debug else _Short("%(message)s"))
     screen.addFilter(lambda record: not getattr(record, "files_only", False))
     root = logging.getLogger()
     for handler in root.handlers:
@@ -116,6 +119,23 @@ class _Short(_Line):
         record = logging.makeLogRecord(record.__dict__)
         record.exc_info = record.exc_text = record.stack_info = None
         return super().format(record)
+
+
+class _Screen(logging.StreamHandler[Any]):
+    """Lines on stderr that look like those of ``murmur up``, below what it rewrites on the same terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark: Mark = "warn" if record.levelno >= logging.WARNING else "note"
+        label = LEVELS.get(record.levelno, "critical")
+        try:
+            first, *rest = self.format(record).split("\n")
+            terminal = Terminal(self.stream)
+            terminal.wipe()
+            terminal.item(mark, label, first)
+            for line in rest:
+                terminal.line(line)
+        except Exception:
+            self.handleError(record)
 
 
 class _File(logging.handlers.RotatingFileHandler):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import shutil
 import textwrap
@@ -21,6 +23,7 @@ _MARKS: dict[Mark, tuple[str, str, str]] = {
     "note": ("·", "-", "2"),
 }
 """The symbol, what stands for it where the stream cannot say it, and its colour."""
+_PLAIN = {"–": "-", "·": "-", "…": "...", "×": "x", "✓": "+", "█": "#", "─": "-", "▕": "[", "▏": "]"}
 _CLEAR = "\r\x1b[K"
 
 
@@ -67,6 +70,11 @@ class Terminal:
         """Take the rewritten line away, before somebody else writes."""
         self._write(self._erased())
 
+    def wipe(self) -> None:
+        """Empty the line that the cursor is in: somebody else rewrites it on the same terminal."""
+        if self.rewrites:
+            self._write(_CLEAR)
+
     def _erased(self) -> str:
         erased, self._live = (_CLEAR if self._live else ""), ""
         return erased
@@ -75,6 +83,19 @@ class Terminal:
         if text:
             self._stream.write(text)
             self._stream.flush()
+
+
+def never_fail(stream: TextIO) -> None:
+    """What the stream's encoding cannot say is written in characters that every encoding has."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("murmur", _plainly)
+        stream.reconfigure(errors="murmur")
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
 def _says(text: str, encoding: str | None) -> bool:

@@ -76,7 +76,7 @@ def test_a_record_goes_to_people_and_to_programs(tmp_path: Path, monkeypatch: py
     assert second == {**base, "level": "warning", "text": "böse", "round": 7}
     lines = home.log.read_text().splitlines()
     assert [line[24:] for line in lines] == ["INFO    peer.test: round 3", "WARN    peer.test: böse"]
-    assert terminal.getvalue() == "  ! böse\n"
+    assert terminal.getvalue() == " ! warning    böse\n"
 
 
 def test_a_traceback_is_in_the_files_and_on_the_terminal_only_with_debug(tmp_path: Path) -> None:
