@@ -15,6 +15,7 @@ from .status_parts import (
     Child,
     Daemon,
     Limit,
+    Machine,
     ModelInfo,
     Pause,
     Peers,
@@ -44,6 +45,7 @@ __all__ = [
     "Limit",
     "Limits",
     "Loaded",
+    "Machine",
     "Measured",
     "ModelInfo",
     "Pause",
@@ -102,6 +104,7 @@ class Status:
     verdicts: tuple[Verdict, ...] = ()
     traffic: Traffic = Traffic()
     processes: Processes = Processes()
+    machine: Machine = Machine()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     warnings: tuple[Warned, ...] = ()
     histories: tuple[History, ...] = ()
@@ -195,7 +198,7 @@ class Limits:
     limits: Mapping[str, Limit]
 
 
-Part = RunInfo | Peers | Reach | Traffic | Processes
+Part = RunInfo | Peers | Reach | Traffic | Processes | Machine
 """As events, these replace the part of the document that they describe."""
 Event = (
     Part
@@ -222,6 +225,7 @@ _PARTS: dict[type, str] = {
     Reach: "reach",
     Traffic: "traffic",
     Processes: "processes",
+    Machine: "machine",
 }
 
 

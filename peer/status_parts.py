@@ -146,6 +146,21 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What all these processes take of the owner's machine, and what they are held to.
+
+    ``cpu`` in cores, ``disk`` bytes of the home; the trainer has ``threads``, and data at most ``disk_cap`` bytes.
+    """
+
+    cpu: float | None = None
+    cores: int | None = None
+    threads: int | None = None
+    disk: int | None = None
+    disk_free: int | None = None
+    disk_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """A warning, shown until cleared. Also an event: it replaces the warning with the same code."""
 

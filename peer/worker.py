@@ -18,6 +18,7 @@ from . import channel
 from .slots import Slots
 from .trainer_process import STOP_S, Setup, TrainerProcess
 from .training import WindowResult
+from .usage import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -347,8 +348,7 @@ class Worker:
 
 def _polite_threads() -> int:
     """All cores but one: where others want the same cores, threads that wait for each other crawl."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
+    return max(1, usable_cores() - 1)
 
 
 def _error(message: channel.Message) -> MurmurError:

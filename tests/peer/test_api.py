@@ -303,7 +303,7 @@ def test_the_client_reads_the_status(running: Running, capsys: pytest.CaptureFix
     assert client.show_status(running.home, as_json=True) == Exit.DONE
     assert json.loads(capsys.readouterr().out) == DOCUMENT
     assert client.show_status(running.home, as_json=False) == Exit.DONE
-    assert capsys.readouterr().out.startswith("state      starting\n")
+    assert capsys.readouterr().out.startswith("state      starting, since ")
 
 
 def test_the_client_says_when_the_token_is_refused(running: Running) -> None:

@@ -29,6 +29,7 @@ CONTRACT = json.loads("""
  "verdicts":[{"round":0,"verdict":"pending","code":"","text":"","weight":null,"score":null}],
  "traffic":{"sent":0,"received":0,"month":0,"cap":null},
  "processes":{"daemon":{"pid":0,"rss":0},"p2pd":{"pid":0,"rss":0,"restarts":0},"trainer":{"pid":null,"rss":null,"restarts":0}},
+ "machine":{"cpu":0.0,"cores":0,"threads":0,"disk":0,"disk_free":0,"disk_cap":0},
  "limits":{},
  "warnings":[{"code":"","text":"","remedy":""}],
  "histories":[{"head":"hex","round":0,"view":0,"weight":0,"fork":"hex","since":0,"own":false}]}
@@ -51,6 +52,7 @@ EVENTS: list[st_.Event] = [
     st_.Verdict(3, "accepted", weight=0.25),
     st_.Traffic(10, 20, 30, None),
     st_.Processes(st_.Daemon(1, 2), st_.Child(3, 4), st_.Child(5, 6, 1)),
+    st_.Machine(0.9, 2, 1, 10, 20, 30),
     Histories((History("ab", 9, 12, 0.75, "cd", 3, own=True), History("ef", 8, 14, 1.0, "cd", 3, own=False))),
     st_.Warned("few", "two peers tolerate no liar", "invite two more"),
     st_.Cleared("few"),
@@ -80,7 +82,7 @@ def test_document_has_exactly_the_keys_of_the_contract() -> None:
 
 def test_unknown_is_null_never_zero() -> None:
     fresh = st_.to_json(START)
-    for section in ("run", "round", "model", "speed", "traffic"):
+    for section in ("run", "round", "model", "speed", "traffic", "machine"):
         assert set(fresh[section].values()) == {None}
     assert fresh["processes"]["trainer"] == {"pid": None, "rss": None, "restarts": 0}
 
