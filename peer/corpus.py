@@ -156,6 +156,23 @@ def missing(manifest: Manifest, store: BlobStore, folder: str | Path | None) -> 
     return tuple(entry for entry in needed if entry.hash not in found and store.path(entry) is None)
 
 
+def installed() -> bool:
+    """Whether the embedded corpus is on this machine."""
+    try:
+        metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def absent(play: str) -> EnvironmentFault:
+    """What to say where a play is needed and the corpus is not installed."""
+    return EnvironmentFault(
+        f"the play {play} is missing: package {PACKAGE} {VERSION} is not installed",
+        remedy=REMEDY,
+    )
+
+
 class _Place(NamedTuple):
     """Where a shard is looked for, and what to say when another text is there."""
 
@@ -168,8 +185,7 @@ def _load(entry: ShardEntry, place: _Place, config: DataConfig) -> Shard:
     path = place.path
     if path is None or not path.is_file():
         if entry in SHARDS:
-            text = f"the play {entry.id} is missing: package {PACKAGE} {VERSION} is not installed"
-            raise EnvironmentFault(text, remedy=REMEDY)
+            raise absent(entry.id)
         where = f"{config.folder} with its text" if config.folder else "where it is"
         raise EnvironmentFault(
             f"the data {config.name!r} lacks the shard {entry.id}",

@@ -28,7 +28,7 @@ from . import status as st
 from .blob_exchange import ROLE, BlobExchange
 from .blob_fetch import Patience
 from .blobs import BlobStore
-from .corpus import missing
+from .corpus import SHARDS, absent, missing
 from .refusals import blob_gauges
 from .runs import check_admitted, keep_manifest
 from .settings import CELL, round_setting, train_config
@@ -36,10 +36,11 @@ from .start_state import initial_state
 from .state import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from contextlib import AsyncExitStack
 
     from protocols.ids import PeerId
+    from protocols.manifest import ShardEntry
     from protocols.round.chain import Head
     from protocols.round.effects import Setting, Vector
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .state import StateStore
     from .training import TrainConfig
 
+STARTING = st.Reason("none", "loads the trainer and opens the network, some seconds")
 LOOK_S = 0.25
 """Between looks at what a fetch is doing, and at whom it could ask."""
 T = TypeVar("T")
@@ -92,6 +94,7 @@ class Entry:
     async def open(self, stack: AsyncExitStack, members: Callable[[], frozenset[PeerId]]) -> None:
         """Find peers, and serve them what is here; not when alone. Raises EnvironmentFault (port, p2pd, home)."""
         if self._options.alone:
+            self._reporter.apply(st.Reach("none", ("--alone never looks for peers",)))
             return
         # importing libp2p's client takes seconds: beside the trainer's start, and not in the loop
         await asyncio.to_thread(importlib.import_module, "peer.network")
@@ -146,10 +149,18 @@ class Entry:
         """
         lacking = await asyncio.to_thread(missing, run.manifest, self._store(), self._options.data)
         if lacking:
+            self._check_somebody_has(lacking)
             await opened
             if self._exchange is not None:
                 await self._shown(self._exchange.fetch(lacking))
-        self._reporter.enter("starting")
+        self._reporter.enter("starting", STARTING)
+
+    def _check_somebody_has(self, lacking: Sequence[ShardEntry]) -> None:
+        """Raises EnvironmentFault where plays are missing that nobody else can have: to seek would never end."""
+        assert self.run is not None  # what lacks is known from it
+        plays = [entry.id for entry in lacking if entry in SHARDS]
+        if plays and not self._goal.seeds and self.run.manifest.members.founders == (self._identity.peer,):
+            raise absent(plays[0])
 
     def first_state(self, run: Run) -> State:
         """What round 1 begins from; raises EnvironmentFault when it is a blob that is not here, ConfigError."""
@@ -209,6 +220,8 @@ class Entry:
             else:
                 seeds = len(self.network.seeds())
                 tried = f"trying {seeds} address{'es' * (seeds != 1)}" if seeds else "no address to try: give --join"
+                if errors := [each.error for each in self.network.seeds() if each.error]:
+                    tried += f" ({errors[0]})"
                 self._reporter.tell_seeking(f"nobody of the run answers yet, {tried}")
             await asyncio.sleep(LOOK_S)
 

