@@ -11,7 +11,7 @@ from protocols.ids import Hash, PeerId
 from protocols.invitation import Anchor
 
 from .api import Answers
-from .peers import rows
+from .peers import Record, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +33,16 @@ class Desk:
     def peers(self) -> dict[str, Any]:
         """Peers of the run as they are known here."""
         network, run, machine = self.entry.network, self.entry.run, self.pulse.machine
+        now = self.pulse.status
+        own = PeerId(now["peer"])
+        sealed = machine.head.round if machine is not None else None
+        record = Record(now["version"], sealed, tuple(now["reach"]["addresses"]))
+        known = network.known() if network is not None else {}
         found = rows(
-            PeerId(self.pulse.status["peer"]),
+            own,
             machine.head if machine is not None else None,
             network.transport.neighbours() if network is not None else frozenset(),
-            network.known() if network is not None else {},
+            {**known, own: record},
             run.manifest.members.founders if run is not None else (),
         )
         return {"schema": 1, "peers": found}

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a peer says of itself in the directory."""
+    """What a peer says of itself in the directory. ``head``: its last sealed round; None while it has none."""
 
     software: str
-    head: int
+    head: int | None
     addresses: tuple[str, ...]
 
 
