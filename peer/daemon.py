@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
+import sys
 import time
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,7 +30,7 @@ from .api import ApiServer
 from .control import Control
 from .corpus import NAME as SHAKESPEARE
 from .desk import Desk, answers
-from .entering import Entry, Run, beginning
+from .entering import STARTING, Entry, Run, beginning
 from .exits import Exit
 from .identity import Identity
 from .journal import Journal
@@ -37,16 +39,17 @@ from .logs import FILES_ONLY, about, start_logging
 from .memory import keep_freed, reserve, spare_loaded
 from .outbox import Limits, Outbox
 from .part_file import PartFile
-from .paths import Home
+from .paths import Home, default_home
 from .pulse import PULSE_S, Pulse
 from .refusals import state_gauges
 from .reporter import Reporter
 from .roots import find_roots
 from .runs import find_run
 from .session import Session
-from .settings import CELL, round_bytes, update_bytes
+from .settings import CELL, exchange_bytes, round_bytes, update_bytes
 from .state import StateStore
 from .training import Window as TrainWindow
+from .usage import Usage, usable_cores
 from .windows import Parts
 from .worker import TrainerLost, Worker
 
@@ -153,7 +156,8 @@ class Daemon:
             return "stopped before training began"
         last = self._entry.run.manifest.run.rounds
         rest = ", the run's last: `murmur export DIR` writes its model" if last and self._sealed >= last else ""
-        return f"stopped at sealed round {self._sealed}{rest}"
+        lacks = "; what the disk refused is not kept" if self._reporter.warned("disk") else ""
+        return f"stopped at sealed round {self._sealed}{rest}{lacks}"
 
     async def _unless_stopped(self, start: Coroutine[None, None, Started]) -> Started | None:
         """Starting takes a while, and nobody who asks the daemon to end should have to wait for it: None then."""
@@ -170,6 +174,8 @@ class Daemon:
         entry = self._entry
         worker = self._worker = self._pulse.worker = Worker(threads=self._options.threads, progress=self._on_progress)
         stack.push_async_callback(worker.stop)
+        self._pulse.usage = Usage(self._home.root, worker.threads, self._options.blob_cap)
+        self._reporter.guest = self._guest(worker.threads)
         await self._control.steer_trainer(worker)
         opening = asyncio.create_task(entry.open(stack, self._members), name="open network")
         try:
@@ -343,6 +349,7 @@ class Daemon:
             version=version("murmuration"),
             protocol=PROTOCOL,
             peer=self._identity.peer,
+            reason=STARTING,
             since=time.time(),
             run=st.RunInfo(self._goal.run.hex(), name, size, CELL),
             processes=st.Processes(daemon=st.Daemon(os.getpid(), None)),
@@ -354,8 +361,16 @@ class Daemon:
         others = len(run.manifest.members.founders) > 1
         show(first_screen.network(self._reporter.status, alone=self._options.alone, others=others))
         length = f"{window.steps} steps" if window.steps else f"{window.seconds} s"
+        if others or self._goal.seeds:
+            show(first_screen.traffic(exchange_bytes(run.setting)))
         if self._control.paused:
             show(("warn", "trainer", f"paused {self._control.reason.text}: nothing is trained, all else goes on"))
         else:
-            show(("ok", "trainer", f"ready on {worker.device}: {length} a round, then a line for each sealed round"))
-        show(*first_screen.guest(worker.threads, os.cpu_count() or 1, self._options.blob_cap))
+            processes = self._reporter.status.processes
+            memory = sum(each.rss or 0 for each in (processes.daemon, processes.p2pd, processes.trainer))
+            show(first_screen.trainer(worker.device, length, memory))
+        self._reporter.welcome()
+
+    def _guest(self, threads: int) -> list[first_screen.Item]:
+        name = first_screen.callable_as(self._home.root, default_home(), shutil.which("murmur"), sys.argv[0])
+        return first_screen.guest(threads, usable_cores(), self._options.blob_cap, name=name)

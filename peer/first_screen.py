@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from protocols.ids import PeerId, short
 
+from .screen import ports
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from protocols.manifest import Manifest
 
     from . import status as st
@@ -31,8 +35,11 @@ def identity(status: st.Status, key: str, *, new: bool) -> Item:
     return "ok", "identity", f"new key {who}, saved in {key}; keep a copy of it" if new else f"{who}, key in {key}"
 
 
-def run(manifest: Manifest, values: int, *, alone: bool, embedded: bool) -> list[Item]:
-    """What is trained, a model of ``values`` parameters, and on what. ``embedded``: on the built-in corpus."""
+def run(manifest: Manifest, values: int, *, alone: bool, embedded: bool, here: bool = True) -> list[Item]:
+    """What is trained, a model of ``values`` parameters, and on what.
+
+    ``embedded``: on the built-in corpus, which is ``here``, or its package is missing.
+    """
     founders = len(manifest.members.founders)
     members = f"{founders} founder{'s' * (founders > 1)}"
     shards = manifest.data.shards
@@ -40,17 +47,17 @@ def run(manifest: Manifest, values: int, *, alone: bool, embedded: bool) -> list
     items: list[Item] = [
         ("ok", "model", f"{manifest.model.kind} {manifest.model.size}, {values:,} parameters, {members}"),
         (
-            "ok",
+            "ok" if here else "note",
             "data",
             f"{manifest.data.name}, {len(shards)} shard{'s' * (len(shards) > 1)}, {size / 1e6:.1f} MB"
-            + (", built in: nothing to download" if embedded else ""),
+            + (("", ", built in: nothing to download")[here] if embedded else ""),
         ),
     ]
     if embedded:
         lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
         items.append(("note", "to beat", f"{lines} (held-out nats per byte)"))
     if founders < 4 and not alone:
-        items.append(("note", "members", "fewer than four: no liar among them is tolerated"))
+        items.append(("note", "members", "with fewer than four, a liar among them can spoil the model"))
     return items
 
 
@@ -58,8 +65,8 @@ def network(status: st.Status, *, alone: bool, others: bool) -> Item:
     """Whether anybody is there. ``others``: the run has more members than this peer."""
     if alone:
         return "note", "network", "none: --alone never looks for peers"
-    ports = sorted({part for address in status.reach.addresses for part in _ports(address)})
-    listens = f"listens on port {', '.join(ports)}" if ports else "does not listen yet"
+    found = ports(status.reach.addresses)
+    listens = f"listens on port {', '.join(found)}" if found else "does not listen yet"
     answered = sum(seed.state == "ok" for seed in status.seeds)
     if status.seeds and not answered:
         several = len(status.seeds) > 1
@@ -71,20 +78,37 @@ def network(status: st.Status, *, alone: bool, others: bool) -> Item:
     return "ok", "network", f"{listens}; {alone_yet}; `murmur invite` prints a line for them"
 
 
-def _ports(address: str) -> list[str]:
-    parts = address.split("/")
-    return [parts[i + 1] for i in range(len(parts) - 1) if parts[i] == "tcp"]
+def trainer(device: str | None, length: str, memory: int) -> Item:
+    """What trains, a window of that ``length`` at a time, and the ``memory`` of all processes together."""
+    takes = f", about {memory / 1e9:.1f} GB of memory in all" if memory else ""
+    return "ok", "trainer", f"ready on {device}{takes}: {length} a round, then a line for each sealed round"
 
 
-def guest(threads: int, cores: int, blob_cap: int) -> list[Item]:
-    """What this machine gives, and how to have it back."""
-    return [
+def guest(threads: int, cores: int, blob_cap: int, *, name: str = "") -> list[Item]:
+    """What this machine gives, and how to have it back. ``name``: what to type for ``murmur``, where it is not that."""
+    items: list[Item] = [
         (
             "note",
             "limits",
-            f"{threads} of {cores} cores, after everything else on this machine; "
-            f"at most {blob_cap / 1e9:.0f} GB of disk for data",
+            f"trains on {threads} of {cores} cores, after everything else on this machine; "
+            f"at most {blob_cap / 1e9:g} GB of disk for data; none on memory and traffic",
         ),
         ("note", "pause", "`murmur pause --for 1h`, `murmur resume`; `murmur finish` ends after a round"),
         ("note", "stop", "Ctrl-C, or `murmur stop`; what is sealed stays"),
     ]
+    return [*items, ("note", "murmur", f"in another terminal is {name}")] if name else items
+
+
+def traffic(each_way: int) -> Item:
+    """What a round with others costs at most, in bytes each way."""
+    return "note", "traffic", f"with others about {each_way / 1e6:.1f} MB a round each way, and what newcomers load"
+
+
+def callable_as(home: Path, usual: Path, found: str | None, program: str) -> str:
+    """What to type for ``murmur`` in another terminal; empty: just that.
+
+    ``home`` and the ``usual`` one; where a shell has ``found`` it on its path; the ``program`` that runs.
+    """
+    typed = "murmur" if found else program if program.endswith("/murmur") else "python -m peer"
+    given = f"{typed} COMMAND --home {home}" if home != usual else typed
+    return "" if given == "murmur" else f"`{given}`"

@@ -97,6 +97,7 @@ class KeyLease:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.since))
         text = f"this key is running on another machine (since {since}): stop that one, or wait {left:.0f} s"
         if self._reporter.status.reason.code != "key_in_use":
+            self._reporter.welcome()
             self._reporter.say(f"{text}; it is asked again by itself", event="key_in_use", since=record.since)
         self._reporter.enter("seeking", st.Reason("key_in_use", f"{text}; it is asked again by itself"))
 
@@ -152,7 +153,7 @@ class KeyLease:
         if time.monotonic() < self._unsure_until or time.time() - self._beat > self._timing.lifetime_s:
             raise Withheld(
                 "nobody has been asked yet whether another machine runs with this key; nothing is signed until then",
-                remedy="nothing: it goes on as soon as another peer answers",
+                remedy=f"nothing: it goes on when another peer answers, or by itself after {self._timing.lifetime_s} s",
             )
         if self._lease.inherited:
             raise SlotUsed(

@@ -12,6 +12,7 @@ import psutil
 from protocols.ids import short
 
 from . import status as st
+from .company import Company
 
 if TYPE_CHECKING:
     from protocols.round.machine import Machine
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .control import Control
     from .reporter import Reporter
     from .session import Session
+    from .usage import Usage
     from .worker import Worker
 
 PULSE_S = 1.0
@@ -35,7 +37,10 @@ class Pulse:
         self.machine: Machine | None = None
         self.session: Session | None = None
         """None until the session runs."""
+        self.usage: Usage | None = None
+        """None until it is known what the trainer may take."""
         self._waiting = ((0, "train"), 0.0)
+        self._company = Company(reporter)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -50,6 +55,10 @@ class Pulse:
             worker, known = self.worker, self._reporter.status.processes
             trainer = st.Child(worker.pid, worker.rss, worker.restarts) if worker else known.trainer
             self._reporter.apply(st.Processes(daemon, known.p2pd, trainer))
+            if self.usage is not None:
+                self._reporter.apply(await self.usage.look(self._reporter.status.processes))
+            if self.session is not None:
+                self._company.tell(time.monotonic())
             self.tell_state()
             self._tell_deadline()
             self._reporter.draw()
@@ -77,6 +86,10 @@ class Pulse:
             self._reporter.enter("syncing", st.Reason("none", text))
         elif text := machine.held:
             self._reporter.enter("syncing", st.Reason("none", text))
+        elif self._reporter.warned("key"):
+            self._reporter.enter("seeking", st.Reason("no_peers", "signs nothing yet: `murmur status` says why"))
+        elif self._reporter.warned("disk"):
+            self._reporter.enter("training", st.Reason("disk", "waits for the disk: `murmur status` says why"))
         else:
             self._reporter.enter("training")
 

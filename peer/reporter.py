@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -12,19 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 from protocols.errors import EnvironmentFault, LocalError
 from protocols.ids import Hash, PeerId, short
 from protocols.round.effects import Final, Histories, Notice, Phase, Record, Sealed, Syncing, Told, Trouble, Votes
-from protocols.table import STRIKE
 
 from . import first_screen, histories
 from . import status as st
+from .corpus import installed
 from .first_screen import REFERENCES
 from .journal import Withheld
 from .logs import FIELDS, about
+from .round_entry import round_entry
 from .screen import live_line
 from .terminal import Terminal
 
 if TYPE_CHECKING:
     from protocols.manifest import Manifest
-    from protocols.messages import Seal
     from protocols.round.chain import Head
 
     from .state import StateStore
@@ -34,10 +35,15 @@ log = logging.getLogger(__name__)
 
 SAY_S = 5.0
 """Between two lines about something that is on its way."""
+SEEK_S = 60.0
+"""Between two lines that say that nobody answers."""
 EVALUATION_SHARE = 0.1
 """Of the training time that may go into measuring the held-out loss between rounds."""
 
+DISK_REMEDY = "free some disk space: it is tried again by itself, nothing is lost so far"
+
 _NO_REASON = st.Reason()
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 Evaluate = Callable[[], Awaitable[float]]
 TrafficOf = Callable[[], tuple[int, int]]
@@ -51,6 +57,8 @@ class Reporter:
         self.traffic: TrafficOf = lambda: (0, 0)
         self.syncing = ""
         """What is fetched just now, for a person; empty: nothing."""
+        self.guest: list[first_screen.Item] = []
+        """Lines that ``welcome`` shows."""
         self._as_json = as_json
         self._terminal = Terminal(sys.stdout)
         self._finishing = False
@@ -109,11 +117,16 @@ class Reporter:
         """Take that line away."""
         self._terminal.clear()
 
-    def warn(self, code: str, text: str, remedy: str = "") -> None:
-        """Show a warning in the status and the log."""
+    def warn(self, code: str, text: str, remedy: str = "", *, told: bool = False) -> None:
+        """Show a warning in the status and the log; ``told``: the terminal knows already that there is trouble."""
         self.apply(st.Warned(code, text, remedy))
         self._terminal.clear()  # warnings come by another stream
-        log.warning("%s%s", text, f" ({remedy})" if remedy else "", extra={FIELDS: {"code": code}})
+        level = logging.INFO if told else logging.WARNING
+        log.log(level, "%s%s", text, f" ({remedy})" if remedy else "", extra={FIELDS: {"code": code}})
+
+    def warned(self, *codes: str) -> bool:
+        """Whether a warning with one of these codes stands."""
+        return any(each.code in codes for each in self.status.warnings)
 
     def tell_seeking(self, text: str) -> None:
         """Nobody is there to fetch from."""
@@ -129,8 +142,9 @@ class Reporter:
         """In the status at once, in lines for a person now and then."""
         self.enter(state, reason)
         now, (said, when) = time.monotonic(), self._said
-        if state != said or (state == "syncing" and now - when > SAY_S):
+        if state != said or now - when > (SAY_S if state == "syncing" else SEEK_S):
             self._said = (state, now)
+            self.welcome()
             self.show(("note", state, reason.text), event=state, reason=reason.text)
 
     def greet(self, key: str, name: str | None, *, new: bool) -> None:
@@ -141,7 +155,12 @@ class Reporter:
 
     def describe(self, manifest: Manifest, values: int, *, alone: bool) -> None:
         """The next lines: what is trained, a model of ``values`` parameters, and on what."""
-        self.show(*first_screen.run(manifest, values, alone=alone, embedded=self._shakespeare))
+        self.show(*first_screen.run(manifest, values, alone=alone, embedded=self._shakespeare, here=installed()))
+
+    def welcome(self) -> None:
+        """What this machine gives and how to have it back: once, before anything that takes a while."""
+        items, self.guest = self.guest, []
+        self.show(*items)
 
     def finish(self) -> None:
         """The round under way is the last."""
@@ -211,11 +230,13 @@ class Reporter:
             if all(each.text != str(error) for each in self.status.warnings):
                 self.warn("key", str(error), error.remedy)
         elif error is not None:
-            self.warn("disk", str(error), "free some disk space: it is tried again by itself, nothing is lost so far")
+            text = _HASH.sub(lambda found: f"{found[0][:8]}…", str(error))
+            self.warn("disk", text, DISK_REMEDY, told=self.warned("disk"))
         else:
+            if self.warned("disk"):
+                self.show(("ok", "disk", "takes everything again: nothing was lost"), event="disk")
             self.apply(st.Cleared("disk"))
             self.apply(st.Cleared("key"))
-            log.info("the disk takes everything again")
 
     async def on_sealed(self, effect: Sealed) -> bool:
         """A seal was adopted: log it; False after the last round that was asked for."""
@@ -256,7 +277,7 @@ class Reporter:
             text = f"provisional: {len(table.voters)} of {len(table.voters) + len(table.lost)} members"
             if all(each.text != text for each in self.status.warnings):
                 self.warn("provisional", text, "nothing becomes final until lost members are back, or long gone")
-        elif any(each.code == "provisional" for each in self.status.warnings):
+        elif self.warned("provisional"):
             self.apply(st.Cleared("provisional"))
 
     def _is_last(self, number: int) -> bool:
@@ -352,46 +373,11 @@ class Reporter:
         except EnvironmentFault as error:
             self.warn("log", str(error), "free some disk space: the log has a gap, the rounds themselves go on")
         else:
-            if any(each.code == "log" for each in self.status.warnings):
+            if self.warned("log"):
                 self.apply(st.Cleared("log"))
 
     def _round_entry(self, effect: Sealed) -> dict[str, Any]:
-        record, body = effect.record, _seal_of(effect.head)
-        sent, received = self.traffic()
-        before, self._counted = self._counted, (sent, received)
-        return {
-            "schema": 1,
-            "round": record.round,
-            "unix": time.time(),
-            "view": record.view,
-            "seal": record.seal.hex(),
-            "state_hash": record.state.hex(),
-            "coordinator": record.coordinator,
-            "contributors": list(record.contributors),
-            "weights": record.weights,
-            "tokens": record.tokens,
-            "reducers": list(record.owners),
-            "votes": len(effect.head.votes),
-            "final": False,
-            "verdict": record.verdict,
-            "void": record.void,
-            "reason": record.reason or None,
-            "synced": record.synced,
-            "out": _put_out(effect.head),
-            "lost": list(body.lost) if body else [],
-            "payload": list(record.payload),
-            "bytes_sent": sent - before[0],
-            "bytes_received": received - before[1],
-            "seconds": record.seconds,
-            "train_loss": self._window.loss if self._window else None,
-        }
-
-
-def _seal_of(head: Head) -> Seal | None:
-    return cast("Seal", head.proposal.body) if head.proposal else None
-
-
-def _put_out(head: Head) -> list[PeerId]:
-    """Reducers that this very round was done without: their rest begins with it."""
-    members = head.table.members.values()
-    return [each.peer for each in members if head.round and each.rested == head.round + STRIKE]
+        counted, before = self.traffic(), self._counted
+        self._counted = counted
+        moved = counted[0] - before[0], counted[1] - before[1]
+        return round_entry(effect, time.time(), moved, self._window.loss if self._window else None)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_UNIT = re.compile(r"(?<=\d) (?=\S)")
+_PORT = re.compile(r"/tcp/(\d+)")
+_PEER = re.compile(r"/p2p/(\w{4})\w+(\w{4})$")
 SHOWN_VERDICTS = 5
 UNKNOWN = "–"
 BAR = 16
 LABEL = 10
+STOP = "`murmur stop`, nothing sealed is lost; `murmur pause --for 1h` frees processor and memory at once"
+STOPS = "Ctrl-C stops"
 NARROWEST = 40
 """Columns below which no screen is made to fit."""
 
@@ -24,7 +34,7 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
     if status["state"] == "paused":
         speed = dict.fromkeys(speed)  # that of the last window says nothing about now
     lines = [
-        ("state", status["state"] + _reason(status["reason"])),
+        ("state", f"{status['state']}{_reason(status['reason'])}, since {_clock(status['since'])}"),
         ("run", f"{_text(run['name'])} · {_text(run['size'])} · cell {_text(run['cell'])} · {_text(run['id'])[:16]}"),
         ("round", f"{_text(now['number'])} · {_phase(now)} · last sealed {_text(now['last_sealed'])}{_finality(now)}"),
         (
@@ -36,16 +46,15 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
             f"{_decimal(speed['steps_per_s'], 1)} steps/s · {_amount(speed['tokens_per_s'])} tokens/s"
             f" · {_amount(model['tokens'])} tokens so far",
         ),
-        (
-            "peers",
-            f"{peers['total']} connected ({peers['direct']} direct, {peers['punched']} punched, "
-            f"{peers['relayed']} relayed) · reachable: {status['reach']['rung']}",
-        ),
-        ("traffic", f"{_amount(status['traffic']['sent'])}B sent · {_amount(status['traffic']['received'])}B received"),
+        *(("verdict", each) for each in _verdicts(status["verdicts"][-SHOWN_VERDICTS:])),
+        ("peers", f"{_company(peers, status['seeds'], status['reach'])}{_reach(status['reach'])}"),
+        ("traffic", f"{_bytes(status['traffic']['sent'])} sent · {_bytes(status['traffic']['received'])} received"),
+        ("takes", _takes(status["machine"], status["processes"])),
+        ("limits", _limits(status["machine"])),
         ("processes", " · ".join(_process(name, entry) for name, entry in status["processes"].items())),
-        *(("verdict", _verdict(verdict)) for verdict in status["verdicts"][-SHOWN_VERDICTS:]),
         *(("seed", _seed(seed)) for seed in status["seeds"]),
         *(("warning", _warning(warning)) for warning in status["warnings"]),
+        ("stop", STOP),
         ("peer", f"{status['peer']} · murmur {status['version']}"),
     ]
     if status["pause"]:
@@ -57,34 +66,84 @@ def _row(name: str, text: str, width: int | None) -> str:
     if width is None:
         return f"{name:<{LABEL}} {text}"
     room = max(NARROWEST, width) - LABEL - 1
-    first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-    return "\n".join([f"{name:<{LABEL}} {first}", *(f"{'':<{LABEL}} {each}" for each in rest)])
+    glued = _UNIT.sub("\xa0", text)  # a number stays with what it counts
+    lines = [each.replace("\xa0", " ") for each in textwrap.wrap(glued, room, break_on_hyphens=False)] or [""]
+    return "\n".join([f"{name:<{LABEL}} {lines[0]}", *(f"{'':<{LABEL}} {each}" for each in lines[1:])])
+
+
+def _clock(unix: float) -> str:
+    return time.strftime("%a %H:%M", time.localtime(unix))
 
 
 def _pause(pause: dict[str, Any]) -> str:
-    since = time.strftime("%a %H:%M", time.localtime(pause["since"]))
-    until = time.strftime("%a %H:%M", time.localtime(pause["until"])) if pause["until"] else "`murmur resume`"
-    return f"since {since}, until {until}; the trainer is ended, seals are followed, others are served"
+    until = _clock(pause["until"]) if pause["until"] else "`murmur resume`"
+    return f"until {until}; the trainer is gone, seals are followed, others are served"
+
+
+def _company(peers: dict[str, Any], seeds: list[dict[str, Any]], reach: dict[str, Any]) -> str:
+    """How many are connected, and how; or why nobody is."""
+    if peers["total"]:
+        ways = [f"{peers[way]} {way}" for way in ("direct", "punched", "relayed") if peers[way]]
+        return f"{peers['total']} connected" + (f" ({', '.join(ways)})" if ways else "")
+    if reach["rung"] == "none":
+        return "none" + (f": {reach['evidence'][0]}" if reach["evidence"] else "")
+    if not seeds:
+        return "none connected; `murmur invite` prints a line with which others join"
+    answered = sum(seed["state"] == "ok" for seed in seeds)
+    return f"none connected; {answered} of {len(seeds)} address{'es' * (len(seeds) > 1)} answered"
+
+
+def _reach(reach: dict[str, Any]) -> str:
+    """Whether others can come here."""
+    if reach["rung"] != "unknown":
+        return "" if reach["rung"] == "none" else f" · reachable: {reach['rung']}"
+    listens = ", ".join(ports(reach["addresses"]))
+    return f" · listens on port {listens}, not known whether others reach it" if listens else ""
+
+
+def ports(addresses: Iterable[str]) -> list[str]:
+    """TCP ports of these addresses."""
+    return sorted({found for address in addresses for found in _PORT.findall(address)})
+
+
+def _takes(machine: dict[str, Any], processes: dict[str, Any]) -> str:
+    sizes = [each["rss"] for each in processes.values() if each["rss"] is not None]
+    return (
+        f"{_decimal(machine['cpu'], 1)} of {_text(machine['cores'])} cores"
+        f" · {_bytes(sum(sizes) if sizes else None)} of memory"
+        f" · {_bytes(machine['disk'])} of disk, {_bytes(machine['disk_free'])} are free"
+    )
+
+
+def _limits(machine: dict[str, Any]) -> str:
+    return (
+        f"{_cores(machine['threads'])} for the trainer, after all other programs"
+        f" · {_bytes(machine['disk_cap'])} of disk for data · none on memory and traffic"
+    )
+
+
+def _cores(count: int | None) -> str:
+    return f"{_text(count)} core{'s' * (count != 1)}"
 
 
 def live_line(status: dict[str, Any], width: int) -> str:
     """What goes on just now, in at most ``width`` columns: the round with a bar, or why there is none."""
     now, model, peers = status["round"], status["model"], status["peers"]
     state, reason = status["state"], status["reason"]["text"]
-    if state in ("training", "finishing") and now["phase"] is not None:
+    if state in ("training", "finishing") and now["phase"] is not None and status["reason"]["code"] != "disk":
         parts = [f" round {_text(now['number']):>4}  {now['phase']:<8} {bar(now['progress'])}"]
         if model["train_loss"] is not None:
             parts.append(f"loss {model['train_loss']:.2f}")
+        parts += [f"peers {peers['total']}" + (" (finishing)" if state == "finishing" else ""), STOPS]
         if status["speed"]["tokens_per_s"] is not None:
             parts.append(f"{_amount(status['speed']['tokens_per_s'])} tok/s")
-        parts.append(f"peers {peers['total']}" + (" (finishing)" if state == "finishing" else ""))
     else:
-        parts = [f" {state}{': ' + reason if reason else ''}", f"peers {peers['total']}"]
-    line = parts[0]
+        parts = [f" {state}{': ' + reason if reason else ''}", f"peers {peers['total']}", STOPS]
+    line = parts[0] if len(parts[0]) <= width else f"{parts[0][: width - 1]}…"
     for part in parts[1:]:
-        if len(line) + 3 + len(part) < width:
-            line += f"   {part}"
-    return line[:width]
+        if len(line) + 2 + len(part) < width:
+            line += f"  {part}"
+    return line
 
 
 def bar(progress: float | None) -> str:
@@ -116,8 +175,11 @@ def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
         )
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
-    connected = sum(each["connection"] is not None for each in peers)
-    lines.append(f"{connected} connected, {sum(each['member'] is not None for each in peers)} members")
+    connected, members = (sum(each[key] is not None for each in peers) for key in ("connection", "member"))
+    lines.append(f"{connected} connected, {members} member{'s' * (members != 1)}")
+    if not connected:
+        hint = "none yet: `murmur status` says why; `murmur invite` prints a line for others"
+        lines.extend([hint] if width is None else textwrap.wrap(hint, max(NARROWEST, width)))
     return "\n".join(line if width is None else line[: max(NARROWEST, width)] for line in lines)
 
 
@@ -137,16 +199,25 @@ def _finality(now: dict[str, Any]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
+def _verdicts(verdicts: list[dict[str, Any]]) -> list[str]:
+    """A line each; rounds one after the other with the same verdict share one."""
+    lines = []
+    for (text, _), group in groupby(enumerate(verdicts), lambda each: (_verdict(each[1]), each[1]["round"] - each[0])):
+        rounds = [verdict["round"] for _, verdict in group]
+        name = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+        lines.append(f"{name}: {text}")
+    return lines
+
+
 def _verdict(verdict: dict[str, Any]) -> str:
     weight = "" if verdict["weight"] is None else f", weight {verdict['weight']:.3f}"
-    return f"round {verdict['round']}: {verdict['verdict']}{weight}" + (
-        f", {verdict['text']}" if verdict["text"] else ""
-    )
+    return f"{verdict['verdict']}{weight}" + (f", {verdict['text']}" if verdict["text"] else "")
 
 
 def _seed(seed: dict[str, Any]) -> str:
     again = "" if seed["retry_s"] is None else f", again in {seed['retry_s']:.0f} s"
-    return f"{seed['address']}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "") + again
+    address = _PEER.sub(r" (\1…\2)", seed["address"])
+    return f"{address}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "") + again
 
 
 def _warning(warning: dict[str, Any]) -> str:
@@ -158,7 +229,7 @@ def _process(name: str, process: dict[str, Any]) -> str:
     if process["pid"] is None:
         return f"{name} none" + (f" (restarted {restarts}×)" if restarts else "")
     again = f", restarted {restarts}×" if restarts else ""
-    return f"{name} {_text(process['pid'])} ({_amount(process['rss'])}B{again})"
+    return f"{name} {_text(process['pid'])} ({_bytes(process['rss'])}{again})"
 
 
 def _text(value: object) -> str:
@@ -172,9 +243,15 @@ def _decimal(value: float | None, digits: int = 3) -> str:
 def _amount(value: float | None) -> str:
     """1234567 → ``1.2 M``."""
     if value is None:
-        return f"{UNKNOWN} "
-    for unit in ("", "k", "M", "G"):
+        return UNKNOWN
+    for unit in ("", " k", " M", " G"):
         if abs(value) < 1000:
-            return f"{value:.0f} {unit}" if unit == "" else f"{value:.1f} {unit}"
+            return f"{value:.0f}" if unit == "" else f"{value:.1f}{unit}"
         value /= 1000
     return f"{value:.1f} T"
+
+
+def _bytes(value: float | None) -> str:
+    """1234567 → ``1.2 MB``."""
+    amount = _amount(value)
+    return amount if value is None else f"{amount}{'' if amount[-1].isalpha() else ' '}B"

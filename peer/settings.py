@@ -72,6 +72,11 @@ def update_bytes(setting: Setting) -> int:
     return sum(part_sizes(get_codec(setting.update_codec), setting.values, setting.part))
 
 
+def exchange_bytes(setting: Setting) -> int:
+    """What a round among many sends at most, and receives: an update in parts, and the results of all parts."""
+    return update_bytes(setting) + sum(part_sizes(get_codec(setting.result_codec), setting.values, setting.part))
+
+
 KEPT = 8
 """Rounds of which results are kept, for ``round_bytes``; for large models their bytes are bounded before."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +209,30 @@ def test_a_full_disk_is_a_warning_until_it_takes_everything(tmp_path: Path, monk
     assert desk.take(sealed(4))
     desk.reporter.on_disk(None)
     assert desk.warnings == {}
+
+
+def test_a_full_disk_is_told_once_and_so_is_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(tmp_path)
+    for name in ("pending", "round", "pending"):
+        desk.reporter.on_disk(EnvironmentFault(f"cannot write /runs/{'ab' * 32}/{name}: full", remedy=""))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    (warned,) = desk.reporter.status.warnings
+    assert warned.text == "cannot write /runs/abababab…/pending: full"
+    for _ in range(2):
+        desk.reporter.on_disk(None)
+    assert capsys.readouterr().out.splitlines() == [" ✓ disk       takes everything again: nothing was lost"]
+
+
+def test_what_a_machine_gives_is_said_once_and_before_a_long_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk(tmp_path)
+    desk.reporter.guest = [("note", "stop", "Ctrl-C")]
+    desk.reporter.tell_seeking("nobody answers")
+    desk.reporter.welcome()
+    assert capsys.readouterr().out.splitlines() == [" · stop       Ctrl-C", " · seeking    nobody answers"]
 
 
 def test_who_catches_up_measures_nothing_before_it_has_trained(

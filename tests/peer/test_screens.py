@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import io
 import re
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,13 @@ from peer import first_screen
 from peer import status as st_
 from peer.cli_generate import readable
 from peer.cli_live import duration
+from peer.company import Company
 from peer.screen import bar, live_line, peers_screen, screen
 from peer.status import to_json
-from peer.terminal import Terminal
+from peer.terminal import Terminal, never_fail
+
+if TYPE_CHECKING:
+    from peer.reporter import Reporter
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 PEER = "12D3KooWQDVpkdU5SdaByLrZmmSv2i8vEMpy2SPqRcGmUGDSBbNi"
@@ -73,10 +78,13 @@ def test_the_live_line_never_breaks(width: int, state: str) -> None:
 
 def test_the_live_line_shows_the_round_or_why_there_is_none() -> None:
     assert live_line(status(), 100) == (
-        " round  413  train    ▕██████████──────▏ 61%   loss 2.03   18.2 k tok/s   peers 11"
+        " round  413  train    ▕██████████──────▏ 61%  loss 2.03  peers 11  Ctrl-C stops  18.2 k tok/s"
     )
+    assert live_line(status(), 80).endswith("loss 2.03  peers 11  Ctrl-C stops"), "speed is what 80 columns leave out"
     paused = status(state="paused", reason={"code": "user", "text": "by you, until Mon 14:05"})
-    assert live_line(paused, 80) == " paused: by you, until Mon 14:05   peers 11"
+    assert live_line(paused, 80) == " paused: by you, until Mon 14:05  peers 11  Ctrl-C stops"
+    full = status(reason={"code": "disk", "text": "waits for the disk"})
+    assert live_line(full, 80).startswith(" training: waits for the disk  peers 11")
 
 
 @given(st.floats(0, 1))
@@ -125,9 +133,135 @@ def test_peers_fit_a_narrow_terminal() -> None:
     assert max(map(len, narrow)) <= 80
     assert narrow[1].split()[:5] == ["12D3…DSBbNi", "this", "one", "standing,", "missed"]
     assert narrow[2].split() == ["12D3…xxxxxx", "direct", "no", "–", "–", "7", "0.1.0"]
-    assert narrow[-1] == "1 connected, 1 members"
+    assert narrow[-1] == "1 connected, 1 member"
+    assert peers_screen(rows[:1], 80).splitlines()[-1].startswith("none yet: `murmur status` says why")
     assert PEER in peers_screen(rows)
     assert "/ip4/203.0.113.9" in peers_screen(rows, 200)
+
+
+def row(document: dict[str, Any], name: str) -> str:
+    """The text of one row of the screen."""
+    found = [line[11:] for line in screen(document).splitlines() if line.split(" ")[0] == name]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_screen_says_what_the_machine_gives_and_how_to_have_it_back() -> None:
+    document = status(
+        machine={"cpu": 0.93, "cores": 4, "threads": 3, "disk": 12 * 10**6, "disk_free": 7 * 10**10, "disk_cap": 2e10},
+        processes={
+            "daemon": {"pid": 1, "rss": 3 * 10**8},
+            "p2pd": {"pid": 2, "rss": 7 * 10**7, "restarts": 0},
+            "trainer": {"pid": None, "rss": None, "restarts": 0},
+        },
+    )
+    assert row(document, "takes") == "0.9 of 4 cores · 370.0 MB of memory · 12.0 MB of disk, 70.0 GB are free"
+    assert row(document, "limits").startswith("3 cores for the trainer, after all other programs · 20.0 GB of disk")
+    assert "`murmur stop`" in row(document, "stop") and "`murmur pause" in row(document, "stop")
+    assert row(status(), "takes") == "– of – cores · – of memory · – of disk, – are free"
+
+
+def test_a_screen_says_whether_it_is_connected_or_why_not() -> None:
+    def shown(seeds: tuple[str, ...] = (), rung: str = "unknown", evidence: tuple[str, ...] = (), **peers: int) -> str:
+        given = [{"address": "/ip4/192.0.2.1/tcp/1", "state": each, "error": None, "retry_s": None} for each in seeds]
+        count = {"total": 0, "direct": 0, "punched": 0, "relayed": 0, **peers}
+        reach = {"rung": rung, "evidence": evidence, "addresses": ["/ip4/192.0.2.9/tcp/4001/p2p/" + PEER]}
+        lines = screen(status(seeds=given, peers=count, reach=reach)).splitlines()
+        return next(line[11:] for line in lines if line.startswith("peers"))
+
+    listens = " · listens on port 4001, not known whether others reach it"
+    assert shown(total=3, direct=2, relayed=1) == "3 connected (2 direct, 1 relayed)" + listens
+    assert shown() == "none connected; `murmur invite` prints a line with which others join" + listens
+    assert shown(("failed", "trying")) == "none connected; 0 of 2 addresses answered" + listens
+    assert shown(rung="none", evidence=("--alone never looks for peers",)) == "none: --alone never looks for peers"
+    assert shown(rung="public", total=1, direct=1) == "1 connected (1 direct) · reachable: public"
+
+
+def test_rounds_with_one_verdict_share_a_line() -> None:
+    found = [
+        (7, "accepted", 0.5),
+        (8, "accepted", 0.5),
+        (9, "late", None),
+        (11, "accepted", 0.5),
+        (13, "accepted", 0.5),
+    ]
+    document = status(
+        verdicts=[
+            {"round": number, "verdict": verdict, "code": "", "text": "", "weight": weight, "score": None}
+            for number, verdict, weight in found
+        ]
+    )
+    assert [line[11:] for line in screen(document).splitlines() if line.startswith("verdict")] == [
+        "rounds 7 to 8: accepted, weight 0.500",
+        "round 9: late",
+        "round 11: accepted, weight 0.500",
+        "round 13: accepted, weight 0.500",
+    ]
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    document = status(traffic={"sent": 351_900_000, "received": 1, "month": None, "cap": None})
+    for width in range(40, 60):
+        lines = screen(document, width).splitlines()
+        assert any("351.9 MB sent" in line or "351.9 MB" in line for line in lines)
+
+
+def test_the_first_lines_say_what_to_type_where_murmur_alone_does_not_do() -> None:
+    usual, other = Path("/home/me/.local/share/murmur"), Path("/tmp/x")
+    assert first_screen.callable_as(usual, usual, "/usr/bin/murmur", "/usr/bin/murmur") == ""
+    assert first_screen.callable_as(usual, usual, None, "/x/.venv/bin/murmur") == "`/x/.venv/bin/murmur`"
+    assert first_screen.callable_as(other, usual, "/bin/murmur", "murmur") == "`murmur COMMAND --home /tmp/x`"
+    assert first_screen.callable_as(usual, usual, None, "/x/peer/__main__.py") == "`python -m peer`"
+    labels = [label for _, label, _ in first_screen.guest(1, 2, 10**9, name="`x`")]
+    assert labels == ["limits", "pause", "stop", "murmur"]
+
+
+def test_no_encoding_makes_a_line_fail() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    never_fail(stream)
+    print("held out – · ▕█─▏ ü", file=stream, flush=True)
+    assert raw.getvalue() == b"held out - - [#-] ?\n"
+
+
+def test_a_warning_clears_what_another_stream_rewrites_and_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Screen(tty=True)
+    terminal = Terminal(stream, {"TERM": "xterm", "NO_COLOR": "1"})
+    terminal.wipe()
+    terminal.item("warn", "warning", "a word " * 12)
+    assert stream.getvalue().startswith("\r\x1b[K ! warning    a word")
+    assert max(map(len, stream.getvalue()[4:].splitlines())) < 60
+    pipe = Screen(tty=False)
+    Terminal(pipe, {"TERM": "xterm"}).wipe()
+    assert pipe.getvalue() == ""
+
+
+class Told:
+    """What ``Company`` needs of a reporter."""
+
+    def __init__(self) -> None:
+        self.status = st_.Status(version="1", protocol=1, peer=PEER, since=0.0)
+        self.lines: list[str] = []
+
+    def show(self, *items: first_screen.Item, **_: object) -> None:
+        self.lines += [f"{mark} {text}" for mark, _, text in items]
+
+    def count(self, total: int) -> None:
+        self.status = st_.apply(self.status, st_.Peers(total, total))
+
+
+def test_the_first_peer_is_told_and_the_last_only_when_it_stays_away() -> None:
+    told = Told()
+    company = Company(cast("Reporter", told))
+    for now, total in ((1, 0), (2, 2), (3, 2), (4, 0), (5, 1), (6, 0), (15, 0), (16, 0), (17, 0), (40, 1)):
+        told.count(total)
+        company.tell(float(now))
+    assert told.lines == [
+        "ok connected to 2 peers",
+        "warn no peer is connected any more; it goes on trying",
+        "ok connected to 1 peer",
+    ]
 
 
 def network(*seeds: str, alone: bool = False, others: bool = False) -> tuple[str, str]:
