@@ -165,7 +165,7 @@ class Fetch:
         if busy and len(waiting) == len(busy):
             return f"{text}; place {min(job.position for job in waiting)} in a queue"
         if busy:
-            return f"{text}, from {len(busy)} peers"
+            return f"{text}, from {len(busy)} peer{'s' * (len(busy) > 1)}"
         trouble = self._providers.trouble(self._clock())
         return f"{text}; {trouble}" if trouble else f"{text}; nobody here offers the rest yet"
 

@@ -25,6 +25,9 @@ STOP_TIMEOUT_S = 60.0
 """A daemon says goodbye to its peers and ends its children first."""
 POLL_S = 0.05
 ANSWER_LIMIT = 4 << 20
+CLOSED = (
+    "note: this run is not open: only its founders and keys it allows take part (`murmur run init --open` makes one)"
+)
 STOPPED = {"schema": 1, "state": "stopped"}
 
 
@@ -103,6 +106,8 @@ def invite(home: Home, *, as_json: bool) -> Exit:
     """Print an invitation to the daemon's run; raises Refused when nobody could be reached by it."""
     answer = request(home, "GET", "/api/v1/invite")
     print(json.dumps(answer) if as_json else answer["invitation"])
+    if not as_json and not answer["open"]:
+        print(CLOSED, file=sys.stderr)
     return Exit.DONE
 
 

@@ -77,8 +77,8 @@ def pause(home: Home, seconds: float | None, *, as_json: bool) -> Exit:
     path = "/api/v1/pause" + (f"?for={seconds:g}" if seconds is not None else "")
     answer = request(home, "POST", path, within=PAUSE_S)
     until = (answer.get("pause") or {}).get("until")
-    clock = time.strftime("%a %H:%M", time.localtime(until)) if until else "`murmur resume`"
-    text = f"paused until {clock}: trainer gone, its state kept, the rest goes on"
+    clock = time.strftime("%a %H:%M, or ", time.localtime(until)) if until else ""
+    text = f"paused until {clock}`murmur resume`: trainer gone, its state kept, the rest goes on"
     print(json.dumps(answer) if as_json else text)
     return Exit.DONE
 

@@ -46,8 +46,8 @@ class Control:
     def reason(self) -> st.Reason:
         """Why, for the status."""
         until = self._pause.until if self._pause else None
-        clock = f"until {time.strftime('%a %H:%M', time.localtime(until))}" if until else "until `murmur resume`"
-        return st.Reason("user", f"by you, {clock}")
+        clock = f"{time.strftime('%a %H:%M', time.localtime(until))} or " if until else ""
+        return st.Reason("user", f"by you, until {clock}`murmur resume`")
 
     async def steer_trainer(self, worker: Worker) -> None:
         """There will be a trainer, now or when the pause is over."""
@@ -77,7 +77,8 @@ class Control:
                 self._session.pause()
             if self._worker is not None:
                 await self._worker.pause()
-        self._reporter.say(f"paused {self.reason.text}", event="paused", until=pause.until)
+        told = f"{self.reason.text}: nothing is trained, all else goes on"
+        self._reporter.show(("note", "paused", told), event="paused", until=pause.until)
         self._show()
         await self.rest()
         return {"schema": 1, "state": "paused", "pause": {"since": pause.since, "until": pause.until}}
@@ -98,7 +99,8 @@ class Control:
             if self._session is not None and paused:
                 self._session.resume()
         if paused:
-            self._reporter.say("going on after the pause", event="resumed_training")
+            told = "goes on where it was; the trainer loads, some seconds"
+            self._reporter.show(("ok", "resumed", told), event="resumed_training")
             self._show()
         return {"schema": 1, "state": self._reporter.status.state}
 
@@ -108,7 +110,7 @@ class Control:
         self._reporter.finish()
         under_way = self._session is not None and not self.paused
         if under_way:
-            self._reporter.say("finishing: the round under way is the last", event="finishing")
+            self._reporter.show(("note", "finishing", "the round under way is the last"), event="finishing")
             self._reporter.enter("finishing", st.Reason("user", "ends with the round under way"))
         return {"schema": 1, "state": "finishing" if under_way else "stopping", "under_way": under_way}
 

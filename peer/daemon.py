@@ -198,7 +198,7 @@ class Daemon:
         limits = (self._options.rounds, manifest.run.rounds)
         self._reporter.serve(store, limits=limits, shakespeare=manifest.data.name == SHAKESPEARE)
         self._reporter.apply(st.RunInfo(run.scope.run.hex(), manifest.run.name, manifest.model.size, run.scope.cell))
-        self._reporter.describe(manifest, run.setting.values, alone=self._options.alone)
+        self._reporter.describe(manifest, run.setting.values, counts=run.setting.admits(self._identity.peer))
         return store
 
     async def _start_session(self, stack: AsyncExitStack, run: Run, store: StateStore) -> Started:
@@ -358,10 +358,11 @@ class Daemon:
     def _tell_ready(self, run: Run, worker: Worker) -> None:
         """Network, trainer, limits: all that is known when training can begin."""
         window, show = run.manifest.round, self._reporter.show
-        others = len(run.manifest.members.founders) > 1
-        show(first_screen.network(self._reporter.status, alone=self._options.alone, others=others))
+        network, members = self._entry.network, run.manifest.members
+        found = network is not None and network.found
+        show(first_screen.network(self._reporter.status, members, alone=self._options.alone, found=found))
         length = f"{window.steps} steps" if window.steps else f"{window.seconds} s"
-        if others or self._goal.seeds:
+        if len(members.founders) > 1 or self._goal.seeds:
             show(first_screen.traffic(exchange_bytes(run.setting)))
         if self._control.paused:
             show(("warn", "trainer", f"paused {self._control.reason.text}: nothing is trained, all else goes on"))

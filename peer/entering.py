@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .state import StateStore
     from .training import TrainConfig
 
-STARTING = st.Reason("none", "loads the trainer and opens the network, some seconds")
+STARTING = st.Reason("none", "loads trainer and network, some seconds")
 LOOK_S = 0.25
 """Between looks at what a fetch is doing, and at whom it could ask."""
 T = TypeVar("T")
@@ -80,6 +80,7 @@ class Entry:
         self._blobs: BlobStore | None = None
         self._exchange: BlobExchange | None = None
         self._manifest_text: str | None = None
+        self._fetched: float | None = None
         self.network: Network | None = None
         """None: alone, or not open yet."""
         self.run: Run | None = None
@@ -152,7 +153,7 @@ class Entry:
             self._check_somebody_has(lacking)
             await opened
             if self._exchange is not None:
-                await self._shown(self._exchange.fetch(lacking))
+                await self._shown(self._exchange.fetch(lacking, self._on_fetched))
         self._reporter.enter("starting", STARTING)
 
     def _check_somebody_has(self, lacking: Sequence[ShardEntry]) -> None:
@@ -205,6 +206,9 @@ class Entry:
         scope = Scope(run_id(manifest), CELL)
         return Run(manifest, scope, round_setting(manifest, training.parameters), training)
 
+    def _on_fetched(self, here: int, total: int) -> None:
+        self._fetched = here / total if total else None
+
     async def _shown(self, work: Coroutine[None, None, T]) -> T:
         telling = keep_going(self._tell, "tell what is fetched")
         try:
@@ -216,12 +220,12 @@ class Entry:
     async def _tell(self) -> None:
         while self.network is not None and self._exchange is not None:
             if self.network.found:
-                self._reporter.tell_syncing(self._exchange.state)
+                self._reporter.tell_syncing(self._exchange.state, self._fetched)
             else:
                 seeds = len(self.network.seeds())
                 tried = f"trying {seeds} address{'es' * (seeds != 1)}" if seeds else "no address to try: give --join"
                 if errors := [each.error for each in self.network.seeds() if each.error]:
-                    tried += f" ({errors[0]})"
+                    tried += f" ({errors[0]}); if this lasts, ask for a new invitation"
                 self._reporter.tell_seeking(f"nobody of the run answers yet, {tried}")
             await asyncio.sleep(LOOK_S)
 

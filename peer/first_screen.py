@@ -11,13 +11,19 @@ from .screen import ports
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from protocols.manifest import Manifest
+    from protocols.manifest import Manifest, Members
 
     from . import status as st
     from .terminal import Mark
 
 REFERENCES = (("uniform", 5.545), ("letters", 3.30), ("bigram", 2.47), ("trigram", 1.85))
 """What simple models reach on the embedded corpus, nats per byte (measured on all 38 plays)."""
+
+CLOSED = (
+    "this run takes nobody else in: this machine follows it, and what it trains does not count",
+    "ask for one made with `murmur run init --open`; `murmur stop` ends this",
+)
+"""Warning and remedy for who is no founder of a run that is not open."""
 
 Item = tuple["Mark", str, str]
 """Mark, label, text."""
@@ -35,7 +41,7 @@ def identity(status: st.Status, key: str, *, new: bool) -> Item:
     return "ok", "identity", f"new key {who}, saved in {key}; keep a copy of it" if new else f"{who}, key in {key}"
 
 
-def run(manifest: Manifest, values: int, *, alone: bool, embedded: bool, here: bool = True) -> list[Item]:
+def run(manifest: Manifest, values: int, *, embedded: bool, here: bool = True) -> list[Item]:
     """What is trained, a model of ``values`` parameters, and on what.
 
     ``embedded``: on the built-in corpus, which is ``here``, or its package is missing.
@@ -56,26 +62,36 @@ def run(manifest: Manifest, values: int, *, alone: bool, embedded: bool, here: b
     if embedded:
         lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
         items.append(("note", "to beat", f"{lines} (held-out nats per byte)"))
-    if founders < 4 and not alone:
+    if (founders > 1 or manifest.members.open) and founders < 4:
         items.append(("note", "members", "with fewer than four, a liar among them can spoil the model"))
     return items
 
 
-def network(status: st.Status, *, alone: bool, others: bool) -> Item:
-    """Whether anybody is there. ``others``: the run has more members than this peer."""
+def newcomer(probation: int) -> Item:
+    """What becomes of the work of who is no founder, after so many sealed rounds of ``probation``."""
+    rounds = probation + 1
+    return "note", "newcomer", f"votes, and its work counts, after {rounds} sealed round{'s' * (rounds > 1)} with it"
+
+
+def network(status: st.Status, members: Members, *, alone: bool, found: bool) -> Item:
+    """Whether anybody is there. ``found``: somebody of the run has answered, by whatever address."""
     if alone:
         return "note", "network", "none: --alone never looks for peers"
-    found = ports(status.reach.addresses)
-    listens = f"listens on port {', '.join(found)}" if found else "does not listen yet"
-    answered = sum(seed.state == "ok" for seed in status.seeds)
-    if status.seeds and not answered:
-        several = len(status.seeds) > 1
-        tried = f"none of {len(status.seeds)} addresses answers yet" if several else "the address does not answer yet"
-        return "warn", "network", f"{listens}; {tried}, and is tried on: `murmur status` says why"
-    if status.seeds:
-        return "ok", "network", f"{listens}; joined through {answered} of {len(status.seeds)} addresses"
-    alone_yet = "looks for the other members" if others else "nobody else yet: trains alone until others join"
-    return "ok", "network", f"{listens}; {alone_yet}; `murmur invite` prints a line for them"
+    listening = ports(status.reach.addresses)
+    listens = f"listens on port {', '.join(listening)}" if listening else "does not listen yet"
+    count, answered = len(status.seeds), sum(seed.state == "ok" for seed in status.seeds)
+    if answered:
+        return "ok", "network", f"{listens}; joined through {answered} of {count} addresses"
+    if count and found:
+        return "ok", "network", f"{listens}; others of the run answer"
+    if count:
+        errors = [seed.error for seed in status.seeds if seed.error]
+        why = f" ({errors[0]})" if errors else ""
+        tried = f"none of {count} addresses answers yet" if count > 1 else "the address does not answer yet"
+        return "warn", "network", f"{listens}; {tried}{why}; it is tried again by itself"
+    if len(members.founders) > 1 or members.open:
+        return "ok", "network", f"{listens}; nobody else is here yet: `murmur invite` prints a line for others"
+    return "ok", "network", f"{listens}; trains alone: `murmur run init --open` makes a run that others can join"
 
 
 def trainer(device: str | None, length: str, memory: int) -> Item:
@@ -90,11 +106,15 @@ def guest(threads: int, cores: int, blob_cap: int, *, name: str = "") -> list[It
         (
             "note",
             "limits",
-            f"trains on {threads} of {cores} cores, after everything else on this machine; "
-            f"at most {blob_cap / 1e9:g} GB of disk for data; none on memory and traffic",
+            f"trains on {threads} of {cores} cores, at the lowest priority: other programs go first; "
+            f"at most {blob_cap / 1e9:g} GB of disk for data; no limit on memory and traffic",
         ),
         ("note", "pause", "`murmur pause --for 1h`, `murmur resume`; `murmur finish` ends after a round"),
-        ("note", "stop", "Ctrl-C, or `murmur stop`; what is sealed stays"),
+        (
+            "note",
+            "stop",
+            "Ctrl-C, or `murmur stop`, ends it within seconds; `murmur up` goes on after the last sealed round",
+        ),
     ]
     return [*items, ("note", "murmur", f"in another terminal is {name}")] if name else items
 

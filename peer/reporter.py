@@ -57,6 +57,7 @@ class Reporter:
         self.traffic: TrafficOf = lambda: (0, 0)
         self.syncing = ""
         """What is fetched just now, for a person; empty: nothing."""
+        self._fetched: float | None = None
         self.guest: list[first_screen.Item] = []
         """Lines that ``welcome`` shows."""
         self._as_json = as_json
@@ -111,7 +112,8 @@ class Reporter:
     def draw(self) -> None:
         """Rewrite the last line on a terminal: what goes on just now."""
         if not self._as_json and self._terminal.rewrites and self.status.state != "stopping":
-            self._terminal.live(live_line(st.to_json(self.status), self._terminal.width))
+            fetched = self._fetched if self.status.state == "syncing" else None
+            self._terminal.live(live_line(st.to_json(self.status), self._terminal.width, fetched))
 
     def clear(self) -> None:
         """Take that line away."""
@@ -133,9 +135,9 @@ class Reporter:
         self.syncing = ""
         self._tell_state("seeking", st.Reason("no_peers", text))
 
-    def tell_syncing(self, text: str) -> None:
-        """Something is on its way: what, how much of it, from how many."""
-        self.syncing = text
+    def tell_syncing(self, text: str, fetched: float | None = None) -> None:
+        """Something is on its way: what, how much of it, from how many. ``fetched``: the share that is here."""
+        self.syncing, self._fetched = text, fetched
         self._tell_state("syncing", st.Reason("none", text))
 
     def _tell_state(self, state: st.State, reason: st.Reason) -> None:
@@ -153,9 +155,17 @@ class Reporter:
         self.say(first_screen.header(now, name), event="started", peer=now.peer, run=now.run.id)
         self.show(first_screen.identity(now, key, new=new))
 
-    def describe(self, manifest: Manifest, values: int, *, alone: bool) -> None:
-        """The next lines: what is trained, a model of ``values`` parameters, and on what."""
-        self.show(*first_screen.run(manifest, values, alone=alone, embedded=self._shakespeare, here=installed()))
+    def describe(self, manifest: Manifest, values: int, *, counts: bool) -> None:
+        """The next lines: what is trained, a model of ``values`` parameters, on what and with whom.
+
+        ``counts``: the run takes in what this peer trains, also where it is no founder.
+        """
+        self.show(*first_screen.run(manifest, values, embedded=self._shakespeare, here=installed()))
+        if self.status.peer not in manifest.members.founders:
+            if counts:
+                self.show(first_screen.newcomer(manifest.members.probation))
+            else:
+                self.warn("closed", *first_screen.CLOSED)
 
     def welcome(self) -> None:
         """What this machine gives and how to have it back: once, before anything that takes a while."""
@@ -222,7 +232,7 @@ class Reporter:
             whence = f", from {donors} peer{'s' * (donors > 1)}"
         else:
             whence = f"; place {position} in a queue" if position is not None else "; nobody serves it just now"
-        self.tell_syncing(f"the run's state: {done} of {total} MiB{whence}")
+        self.tell_syncing(f"the run's state: {done} of {total} MiB{whence}", done / total)
 
     def on_disk(self, error: EnvironmentFault | None) -> None:
         """The disk refused, and the daemon goes on; None: everything that waited for it is written."""

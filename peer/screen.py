@@ -8,10 +8,12 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from protocols.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_UNIT = re.compile(r"(?<=\d) (?=\S)")
+_UNIT = re.compile(r"(?<=\d) (?=\S)|(?<=[a-z2]) (?=\d+ \(\d)")
 _PORT = re.compile(r"/tcp/(\d+)")
 _PEER = re.compile(r"/p2p/(\w{4})\w+(\w{4})$")
 SHOWN_VERDICTS = 5
@@ -34,7 +36,7 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
     if status["state"] == "paused":
         speed = dict.fromkeys(speed)  # that of the last window says nothing about now
     lines = [
-        ("state", f"{status['state']}{_reason(status['reason'])}, since {_clock(status['since'])}"),
+        ("state", f"{status['state']} since {_clock(status['since'])}{_reason(status['reason'])}"),
         ("run", f"{_text(run['name'])} · {_text(run['size'])} · cell {_text(run['cell'])} · {_text(run['id'])[:16]}"),
         ("round", f"{_text(now['number'])} · {_phase(now)} · last sealed {_text(now['last_sealed'])}{_finality(now)}"),
         (
@@ -49,7 +51,7 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
         *(("verdict", each) for each in _verdicts(status["verdicts"][-SHOWN_VERDICTS:])),
         ("peers", f"{_company(peers, status['seeds'], status['reach'])}{_reach(status['reach'])}"),
         ("traffic", f"{_bytes(status['traffic']['sent'])} sent · {_bytes(status['traffic']['received'])} received"),
-        ("takes", _takes(status["machine"], status["processes"])),
+        ("uses", _uses(status["machine"], status["processes"])),
         ("limits", _limits(status["machine"])),
         ("processes", " · ".join(_process(name, entry) for name, entry in status["processes"].items())),
         *(("seed", _seed(seed)) for seed in status["seeds"]),
@@ -58,11 +60,12 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
         ("peer", f"{status['peer']} · murmur {status['version']}"),
     ]
     if status["pause"]:
-        lines.insert(1, ("pause", _pause(status["pause"])))
+        lines.insert(1, ("pause", "the trainer is gone, and its memory is free; seals are followed, others are served"))
     return "\n".join(_row(name, text, width) for name, text in lines)
 
 
 def _row(name: str, text: str, width: int | None) -> str:
+    text = printable(text)
     if width is None:
         return f"{name:<{LABEL}} {text}"
     room = max(NARROWEST, width) - LABEL - 1
@@ -73,11 +76,6 @@ def _row(name: str, text: str, width: int | None) -> str:
 
 def _clock(unix: float) -> str:
     return time.strftime("%a %H:%M", time.localtime(unix))
-
-
-def _pause(pause: dict[str, Any]) -> str:
-    until = _clock(pause["until"]) if pause["until"] else "`murmur resume`"
-    return f"until {until}; the trainer is gone, seals are followed, others are served"
 
 
 def _company(peers: dict[str, Any], seeds: list[dict[str, Any]], reach: dict[str, Any]) -> str:
@@ -106,19 +104,19 @@ def ports(addresses: Iterable[str]) -> list[str]:
     return sorted({found for address in addresses for found in _PORT.findall(address)})
 
 
-def _takes(machine: dict[str, Any], processes: dict[str, Any]) -> str:
+def _uses(machine: dict[str, Any], processes: dict[str, Any]) -> str:
     sizes = [each["rss"] for each in processes.values() if each["rss"] is not None]
     return (
         f"{_decimal(machine['cpu'], 1)} of {_text(machine['cores'])} cores"
         f" · {_bytes(sum(sizes) if sizes else None)} of memory"
-        f" · {_bytes(machine['disk'])} of disk, {_bytes(machine['disk_free'])} are free"
+        f" · {_bytes(machine['disk'])} of disk ({_bytes(machine['disk_free'])} free)"
     )
 
 
 def _limits(machine: dict[str, Any]) -> str:
     return (
-        f"{_cores(machine['threads'])} for the trainer, after all other programs"
-        f" · {_bytes(machine['disk_cap'])} of disk for data · none on memory and traffic"
+        f"{_cores(machine['threads'])} for the trainer, at the lowest priority"
+        f" · {_bytes(machine['disk_cap'])} of disk for data · no limit on memory and traffic"
     )
 
 
@@ -126,24 +124,41 @@ def _cores(count: int | None) -> str:
     return f"{_text(count)} core{'s' * (count != 1)}"
 
 
-def live_line(status: dict[str, Any], width: int) -> str:
-    """What goes on just now, in at most ``width`` columns: the round with a bar, or why there is none."""
-    now, model, peers = status["round"], status["model"], status["peers"]
-    state, reason = status["state"], status["reason"]["text"]
-    if state in ("training", "finishing") and now["phase"] is not None and status["reason"]["code"] != "disk":
-        parts = [f" round {_text(now['number']):>4}  {now['phase']:<8} {bar(now['progress'])}"]
-        if model["train_loss"] is not None:
-            parts.append(f"loss {model['train_loss']:.2f}")
-        parts += [f"peers {peers['total']}" + (" (finishing)" if state == "finishing" else ""), STOPS]
-        if status["speed"]["tokens_per_s"] is not None:
-            parts.append(f"{_amount(status['speed']['tokens_per_s'])} tok/s")
+def live_line(status: dict[str, Any], width: int, fetched: float | None = None) -> str:
+    """What goes on just now, in at most ``width`` columns: the round with a bar, or why there is none.
+
+    ``fetched``: the share that is here of what is loaded just now.
+    """
+    state, reason = status["state"], status["reason"]
+    ends = [f"peers {status['peers']['total']}" + (" (finishing)" if state == "finishing" else ""), STOPS]
+    if state in ("training", "finishing") and status["round"]["phase"] is not None and reason["code"] != "disk":
+        parts = _round_parts(status, ends)
+    elif fetched is not None:
+        parts = [f" {bar(fetched)}  {reason['text']}", STOPS]
     else:
-        parts = [f" {state}{': ' + reason if reason else ''}", f"peers {peers['total']}", STOPS]
-    line = parts[0] if len(parts[0]) <= width else f"{parts[0][: width - 1]}…"
+        parts = [f" {state}{_reason(reason)}", *ends]
+        room = width - 1 - sum(len(each) + 2 for each in ends)  # why nothing goes on may be long
+        parts[0] = _cut(parts[0], room if room >= NARROWEST else width)
+    line = _cut(parts[0], width)
     for part in parts[1:]:
         if len(line) + 2 + len(part) < width:
             line += f"  {part}"
     return line
+
+
+def _round_parts(status: dict[str, Any], ends: list[str]) -> list[str]:
+    """What is said of the round under way, the most important first."""
+    now, loss, speed = status["round"], status["model"]["train_loss"], status["speed"]["tokens_per_s"]
+    return [
+        f" round {_text(now['number']):>4}  {now['phase']:<8} {bar(now['progress'])}",
+        *([f"loss {loss:.2f}"] if loss is not None else ()),
+        *ends,
+        *([f"{_amount(speed)} tok/s"] if speed is not None else ()),
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def bar(progress: float | None) -> str:
@@ -157,7 +172,7 @@ def bar(progress: float | None) -> str:
 def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
     """One row for each peer; on a narrow screen the ids are shortened and addresses left out."""
     wide = width is None or width >= 110
-    rows = [("peer", "connection", "member", "weight", "sealed", "round", "software", "address" if wide else "")]
+    rows = [("peer", "connection", "member", "weight", "sealed", "announced", "software", "address" if wide else "")]
     for each in peers:
         member = each["member"] or {}
         missed = f", missed {member['missed']}" if member.get("missed") else ""
@@ -170,11 +185,12 @@ def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
                 _text(member.get("sealed")),
                 _text(each["head"]),
                 _text(each["software"]),
-                _text(each["addresses"][0] if each["addresses"] else None) if wide else "",
+                _address(each["addresses"], whole=width is None) if wide else "",
             )
         )
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in cells]
     connected, members = (sum(each[key] is not None for each in peers) for key in ("connection", "member"))
     lines.append(f"{connected} connected, {members} member{'s' * (members != 1)}")
     if not connected:
@@ -185,7 +201,7 @@ def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
 
 def _reason(reason: dict[str, Any]) -> str:
     text = reason["text"] or (reason["code"] if reason["code"] != "none" else "")
-    return f" ({text})" if text else ""
+    return f": {text}" if text else ""
 
 
 def _phase(now: dict[str, Any]) -> str:
@@ -214,10 +230,20 @@ def _verdict(verdict: dict[str, Any]) -> str:
     return f"{verdict['verdict']}{weight}" + (f", {verdict['text']}" if verdict["text"] else "")
 
 
+def _address(addresses: list[str], *, whole: bool) -> str:
+    """The first; with a shortened id unless ``whole``."""
+    if not addresses:
+        return UNKNOWN
+    return addresses[0] if whole else _PEER.sub(r" (\1…\2)", addresses[0])
+
+
 def _seed(seed: dict[str, Any]) -> str:
     again = "" if seed["retry_s"] is None else f", again in {seed['retry_s']:.0f} s"
-    address = _PEER.sub(r" (\1…\2)", seed["address"])
-    return f"{address}: {seed['state']}" + (f", {seed['error']}" if seed["error"] else "") + again
+    return (
+        f"{_address([seed['address']], whole=False)}: {seed['state']}"
+        + (f", {seed['error']}" if seed["error"] else "")
+        + again
+    )
 
 
 def _warning(warning: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Literal
 
+from protocols.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TextIO
@@ -45,23 +47,23 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """One line as it is."""
-        self._write(f"{self._erased()}{text}\n")
+        self._write(f"{self._erased()}{printable(text)}\n")
 
     def item(self, mark: Mark, label: str, text: str) -> None:
         """A line with a symbol and a word; on a terminal what is too long goes on below itself."""
         symbol, plain, colour = _MARKS[mark]
         symbol = plain if self._plain else symbol
         shown = f"\x1b[{colour}m{symbol}\x1b[0m" if self._colours else symbol
-        lines = [text]
+        lines = [printable(text)]
         if self.rewrites:
             room = max(20, self.width - LABEL - 5)
-            lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+            lines = textwrap.wrap(lines[0], room, break_on_hyphens=False) or [""]
         rest = "".join(f"\n{'':{LABEL + 4}}{each}" for each in lines[1:])
         self._write(f"{self._erased()} {shown} {label:<{LABEL}} {lines[0]}{rest}\n")
 
     def live(self, text: str) -> None:
         """Rewrite the last line; nothing where that cannot be done."""
-        text = text[: self.width - 1]
+        text = printable(text)[: self.width - 1]
         if self.rewrites and not self._plain and text != self._live:
             self._live = text
             self._write(f"{_CLEAR}{text}\r")

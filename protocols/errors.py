@@ -18,7 +18,11 @@ LINE = 1000
 
 def one_line(text: str) -> str:
     """Fit to be printed, whoever wrote parts of it: no line ends, no terminal's control codes, not without end."""
-    text = text if len(text) <= LINE else f"{text[:LINE]}…"
+    return printable(text if len(text) <= LINE else f"{text[:LINE]}…")
+
+
+def printable(text: str) -> str:
+    """The text without line ends and without what could steer a terminal."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 

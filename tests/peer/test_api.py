@@ -64,7 +64,7 @@ class Running:
     def _invite(self) -> dict[str, Any]:
         if self.invitation is None:
             raise LocalError("nobody can join", remedy="leave out --alone")
-        return {"schema": 1, "invitation": self.invitation}
+        return {"schema": 1, "invitation": self.invitation, "open": False}
 
     def answers(self) -> Answers:
         return Answers(
@@ -212,9 +212,13 @@ def test_unknown_paths_and_methods(running: Running) -> None:
     refused(running.call("GET", "/api/v1/secrets", Authorization=""), 401, "token")
 
 
-def test_an_invitation_is_given_or_refused_in_words(running: Running) -> None:
+def test_an_invitation_is_given_or_refused_in_words(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, body = running.call("GET", "/api/v1/invite")
-    assert (code, body) == (200, {"schema": 1, "invitation": "murmur1abc"})
+    assert (code, body) == (200, {"schema": 1, "invitation": "murmur1abc", "open": False})
+    client.invite(running.home, as_json=False)
+    shown = capsys.readouterr()
+    assert shown.out == "murmur1abc\n", "a line that can be piped"
+    assert "not open" in shown.err
     running.invitation = None
     code, _, body = running.call("GET", "/api/v1/invite")
     assert code == 409
@@ -303,7 +307,7 @@ def test_the_client_reads_the_status(running: Running, capsys: pytest.CaptureFix
     assert client.show_status(running.home, as_json=True) == Exit.DONE
     assert json.loads(capsys.readouterr().out) == DOCUMENT
     assert client.show_status(running.home, as_json=False) == Exit.DONE
-    assert capsys.readouterr().out.startswith("state      starting, since ")
+    assert capsys.readouterr().out.startswith("state      starting since ")
 
 
 def test_the_client_says_when_the_token_is_refused(running: Running) -> None:

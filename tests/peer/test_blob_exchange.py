@@ -297,7 +297,7 @@ def test_the_state_says_what_is_waited_for(tmp_path: Path) -> None:
             ours.wire.kill(ONE)
             await until(lambda: f"{ONE}: the stream broke" in ours.exchange.state, fetching)
             ours.donor(TWO, _stall)
-            await until(lambda: "0.5 of 1.0 MB, from 1 peers" in ours.exchange.state, fetching)
+            await until(lambda: "0.5 of 1.0 MB, from 1 peer" in ours.exchange.state, fetching)
             fetching.cancel()
             await asyncio.wait({fetching})
 

@@ -61,7 +61,7 @@ def test_the_curve_of_a_paused_daemon_is_that_of_one_that_never_paused(tmp_path:
     with murmur(paused, *ALONE, f"--run={run}", "--rounds=2") as live:
         until(lambda: live.status().get("state") == "paused", 60, "a pause outlives the daemon")
         assert live.status()["processes"]["trainer"]["pid"] is None
-        assert "paused by you, until" in live.printed
+        assert "by you, until" in live.printed
         assert kept.exists()
         post(live, "resume")
         assert live.ends(240) == 0, live.complaints

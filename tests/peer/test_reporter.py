@@ -9,13 +9,17 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from peer import status as st
+from peer.corpus import SHARDS
 from peer.identity import Identity
 from peer.reporter import Reporter
 from peer.screen import screen
 from peer.training import WindowResult
 from protocols.errors import EnvironmentFault
 from protocols.ids import Hash, short
+from protocols.manifest_defaults import Choices, default_manifest
 from protocols.messages import Seal
 from protocols.round.chain import Head
 from protocols.round.effects import Final, Record, Sealed, Syncing
@@ -24,8 +28,6 @@ from tests.peer.test_state import SCOPE, VALUES, chain, store
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 PEERS = tuple(Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, 7))
 ME = PEERS[0]
@@ -247,6 +249,18 @@ def test_who_catches_up_measures_nothing_before_it_has_trained(
     assert "held-out 2.500" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("founder", "counts"), [(True, False), (False, True), (False, False)])
+def test_who_joins_is_told_whether_its_work_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], founder: bool, counts: bool
+) -> None:
+    desk = Desk(tmp_path)
+    choices = Choices(open=counts, probation=2)
+    manifest = default_manifest(choices, founders=[PEERS[not founder].peer], shards=SHARDS[:2])
+    desk.reporter.describe(manifest, VALUES, counts=counts)
+    told = "after 3 sealed rounds" in capsys.readouterr().out
+    assert (told, "closed" in desk.warnings) == (counts and not founder, not counts and not founder)
+
+
 def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     desk = Desk(tmp_path)
     desk.reporter.tell_seeking("nobody of the run answers yet, trying 3 addresses")
@@ -256,7 +270,7 @@ def test_what_is_fetched_is_a_state_with_its_figures(tmp_path: Path, capsys: pyt
     desk.reporter.tell_syncing("2 of 38 files, 0.3 of 5.4 MB, from 2 peers")
     now = desk.reporter.status
     assert (now.state, now.reason.code, now.reason.text[:12]) == ("syncing", "none", "2 of 38 file")
-    assert "syncing (2 of 38 files, 0.3 of 5.4 MB, from 2 peers)" in screen(st.to_json(now))
+    assert ": 2 of 38 files, 0.3 of 5.4 MB, from 2 peers" in screen(st.to_json(now))
     assert capsys.readouterr().out.splitlines() == [
         " · seeking    nobody of the run answers yet, trying 3 addresses",
         " · syncing    1 of 38 files, 0.1 of 5.4 MB, from 2 peers",

@@ -20,6 +20,8 @@ from peer.company import Company
 from peer.screen import bar, live_line, peers_screen, screen
 from peer.status import to_json
 from peer.terminal import Terminal, never_fail
+from protocols.ids import PeerId
+from protocols.manifest import Members
 
 if TYPE_CHECKING:
     from peer.reporter import Reporter
@@ -85,6 +87,30 @@ def test_the_live_line_shows_the_round_or_why_there_is_none() -> None:
     assert live_line(paused, 80) == " paused: by you, until Mon 14:05  peers 11  Ctrl-C stops"
     full = status(reason={"code": "disk", "text": "waits for the disk"})
     assert live_line(full, 80).startswith(" training: waits for the disk  peers 11")
+
+
+def test_a_long_reason_takes_neither_peers_nor_the_way_out_from_the_live_line() -> None:
+    line = live_line(status(state="seeking", reason={"code": "no_peers", "text": "nobody answers " * 9}), 80)
+    assert line.startswith(" seeking: nobody answers") and line.endswith("…  peers 11  Ctrl-C stops")
+
+
+def test_the_live_line_has_a_bar_while_something_is_loaded() -> None:
+    loading = status(state="syncing", reason={"code": "none", "text": "the run's state: 3 of 4 MiB"})
+    assert live_line(loading, 80, 0.75) == " ▕████████████────▏ 75%  the run's state: 3 of 4 MiB  Ctrl-C stops"
+
+
+def test_text_of_strangers_steers_no_terminal() -> None:
+    evil = "\x1b]0;mine\x07\x1b[2Jv1\u202e\n\r"
+    stream = Screen(tty=True)
+    terminal = Terminal(stream, {"TERM": "xterm", "NO_COLOR": "1"})
+    for speak in (terminal.line, terminal.live, lambda text: terminal.item("warn", "peer", text)):
+        speak(evil)
+    own = stream.getvalue().replace("\r\x1b[K", "").replace("\n", "").replace("\r", "")
+    assert own.isprintable() and "mine" in own
+    found = {"id": PEER, "own": False, "connection": "direct", "member": None, "software": evil, "head": 7}
+    document = status(run={"id": evil, "name": evil, "size": evil, "cell": evil})
+    for text in (peers_screen([{**found, "addresses": [evil]}], 120), screen(document), screen(document, 80)):
+        assert all(line.isprintable() for line in text.split("\n"))
 
 
 @given(st.floats(0, 1))
@@ -155,10 +181,10 @@ def test_a_screen_says_what_the_machine_gives_and_how_to_have_it_back() -> None:
             "trainer": {"pid": None, "rss": None, "restarts": 0},
         },
     )
-    assert row(document, "takes") == "0.9 of 4 cores · 370.0 MB of memory · 12.0 MB of disk, 70.0 GB are free"
-    assert row(document, "limits").startswith("3 cores for the trainer, after all other programs · 20.0 GB of disk")
+    assert row(document, "uses") == "0.9 of 4 cores · 370.0 MB of memory · 12.0 MB of disk (70.0 GB free)"
+    assert row(document, "limits").startswith("3 cores for the trainer, at the lowest priority · 20.0 GB of disk")
     assert "`murmur stop`" in row(document, "stop") and "`murmur pause" in row(document, "stop")
-    assert row(status(), "takes") == "– of – cores · – of memory · – of disk, – are free"
+    assert row(status(), "uses") == "– of – cores · – of memory · – of disk (– free)"
 
 
 def test_a_screen_says_whether_it_is_connected_or_why_not() -> None:
@@ -264,12 +290,14 @@ def test_the_first_peer_is_told_and_the_last_only_when_it_stays_away() -> None:
     ]
 
 
-def network(*seeds: str, alone: bool = False, others: bool = False) -> tuple[str, str]:
+def network(*seeds: str, founders: int = 1, alone: bool = False, found: bool = False, **run: bool) -> tuple[str, str]:
     now = st_.Status(version="1", protocol=1, peer=PEER, since=0.0)
     now = st_.apply(now, st_.Reach("unknown", (), (f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}",)))
     for i, state in enumerate(seeds):
-        now = st_.apply(now, st_.Seed(f"/ip4/192.0.2.{i + 2}/tcp/1/p2p/{PEER}", state))  # type: ignore[arg-type]
-    mark, label, text = first_screen.network(now, alone=alone, others=others)
+        error = "nobody listens there" if state == "failed" else None
+        now = st_.apply(now, st_.Seed(f"/ip4/192.0.2.{i + 2}/tcp/1/p2p/{PEER}", state, error))  # type: ignore[arg-type]
+    members = Members((PeerId(PEER),) * founders, run.get("open_", False), 0)
+    mark, label, text = first_screen.network(now, members, alone=alone, found=found)
     assert label == "network"
     return mark, text
 
@@ -278,10 +306,15 @@ def test_the_network_line_says_who_answers_and_what_to_do() -> None:
     assert network("ok", "failed") == ("ok", "listens on port 4001; joined through 1 of 2 addresses")
     mark, text = network("failed", "trying")
     assert mark == "warn"
-    assert "none of 2 addresses answers yet" in text and "`murmur status`" in text
-    assert "trains alone until others join" in network()[1]
-    assert "looks for the other members" in network(others=True)[1]
+    assert "none of 2 addresses answers yet (nobody listens there)" in text and "tried again" in text
+    assert network("trying", found=True) == ("ok", "listens on port 4001; others of the run answer")
     assert network(alone=True) == ("note", "none: --alone never looks for peers")
+
+
+def test_the_network_line_invites_only_where_others_may_take_part() -> None:
+    assert "`murmur invite`" in network(open_=True)[1]
+    assert "`murmur invite`" in network(founders=2)[1]
+    assert "`murmur invite`" not in network()[1] and "`murmur run init --open`" in network()[1]
 
 
 @pytest.mark.parametrize(

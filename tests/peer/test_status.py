@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_finite_is_null(loss: float) -> None:
 def test_the_screen_shows_what_a_person_looks_for() -> None:
     text = screen(st_.to_json(after(*EVENTS[:-1])))
     for piece in (
-        "seeking (nobody answers)", "shakespeare", "train 50%", "last sealed 3 (final)", "held out 2.400",
+        ": nobody answers", "shakespeare", "train 50%", "last sealed 3 (final)", "held out 2.400",
         "10.0 steps/s", "10.2 k tokens/s", "3 connected (3 direct", "round 3: accepted, weight 0.250",
         "two peers tolerate no liar – invite two more", "trainer 5 (6 B, restarted 1×)", "failed, refused",
     ):  # fmt: skip
