@@ -78,7 +78,7 @@ def pause(home: Home, seconds: float | None, *, as_json: bool) -> Exit:
     answer = request(home, "POST", path, within=PAUSE_S)
     until = (answer.get("pause") or {}).get("until")
     clock = time.strftime("%a %H:%M, or ", time.localtime(until)) if until else ""
-    text = f"paused until {clock}`murmur resume`: trainer gone, its state kept, the rest goes on"
+    text = f"paused until {clock}`murmur resume`: the trainer is gone, its state kept"
     print(json.dumps(answer) if as_json else text)
     return Exit.DONE
 

@@ -373,5 +373,6 @@ class Daemon:
         self._reporter.welcome()
 
     def _guest(self, threads: int) -> list[first_screen.Item]:
-        name = first_screen.callable_as(self._home.root, default_home(), shutil.which("murmur"), sys.argv[0])
+        home, usual = self._home.root.resolve(), default_home().resolve()
+        name = first_screen.callable_as(home, usual, shutil.which("murmur"), sys.argv[0])
         return first_screen.guest(threads, usable_cores(), self._options.blob_cap, name=name)

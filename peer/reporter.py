@@ -112,8 +112,12 @@ class Reporter:
     def draw(self) -> None:
         """Rewrite the last line on a terminal: what goes on just now."""
         if not self._as_json and self._terminal.rewrites and self.status.state != "stopping":
-            fetched = self._fetched if self.status.state == "syncing" else None
-            self._terminal.live(live_line(st.to_json(self.status), self._terminal.width, fetched))
+            self._terminal.live(live_line(st.to_json(self.status), self._terminal.width, self.fetched))
+
+    @property
+    def fetched(self) -> float | None:
+        """The share that is here of what is loaded just now."""
+        return self._fetched if self.syncing else None
 
     def clear(self) -> None:
         """Take that line away."""

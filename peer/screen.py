@@ -20,7 +20,8 @@ SHOWN_VERDICTS = 5
 UNKNOWN = "–"
 BAR = 16
 LABEL = 10
-STOP = "`murmur stop`, nothing sealed is lost; `murmur pause --for 1h` frees processor and memory at once"
+STOP = "`murmur stop`, nothing sealed is lost"
+PAUSE = "`murmur pause --for 1h` frees processor and memory at once"
 STOPS = "Ctrl-C stops"
 NARROWEST = 40
 """Columns below which no screen is made to fit."""
@@ -56,7 +57,7 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
         ("processes", " · ".join(_process(name, entry) for name, entry in status["processes"].items())),
         *(("seed", _seed(seed)) for seed in status["seeds"]),
         *(("warning", _warning(warning)) for warning in status["warnings"]),
-        ("stop", STOP),
+        ("stop", f"{STOP}; {'`murmur resume` trains on' if status['pause'] else PAUSE}"),
         ("peer", f"{status['peer']} · murmur {status['version']}"),
     ]
     if status["pause"]:

@@ -35,7 +35,8 @@ class Terminal:
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
         dumb = environ.get("TERM", "") in ("", "dumb")
         self._stream = stream
-        self.rewrites = stream.isatty() and not dumb
+        self._wraps = stream.isatty()
+        self.rewrites = self._wraps and not dumb
         self._colours = self.rewrites and not environ.get("NO_COLOR")
         self._plain = not _says("✓▕█─▏·", stream.encoding)
         self._live = ""
@@ -55,7 +56,7 @@ class Terminal:
         symbol = plain if self._plain else symbol
         shown = f"\x1b[{colour}m{symbol}\x1b[0m" if self._colours else symbol
         lines = [printable(text)]
-        if self.rewrites:
+        if self._wraps:
             room = max(20, self.width - LABEL - 5)
             lines = textwrap.wrap(lines[0], room, break_on_hyphens=False) or [""]
         rest = "".join(f"\n{'':{LABEL + 4}}{each}" for each in lines[1:])

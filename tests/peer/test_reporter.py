@@ -298,3 +298,11 @@ def test_json_lines_tell_void_rounds(tmp_path: Path, capsys: pytest.CaptureFixtu
     desk.take(sealed(3, void=True, reason="why"))
     line = json.loads(capsys.readouterr().out)
     assert (line["event"], line["void"], line["reason"], line["synced"]) == ("sealed", True, "why", False)
+
+
+def test_no_bar_is_left_of_what_was_loaded_before(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.reporter.tell_syncing("the data: 3 of 4 MB", 0.75)
+    assert desk.reporter.fetched == 0.75
+    desk.reporter.syncing = ""
+    assert desk.reporter.fetched is None

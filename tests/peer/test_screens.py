@@ -139,6 +139,8 @@ def test_a_terminal_rewrites_its_last_line_and_no_color_takes_only_the_colour() 
     dumb = Screen(tty=True)
     Terminal(dumb, {"TERM": "dumb"}).live("round 1")
     assert dumb.getvalue() == ""
+    Terminal(dumb, {"TERM": "dumb"}).item("note", "stop", "a word " * 40)
+    assert max(map(len, dumb.getvalue().splitlines())) <= 80 and "\x1b" not in dumb.getvalue()
 
 
 def test_an_old_encoding_gets_symbols_that_it_has() -> None:
