@@ -153,7 +153,7 @@ class KeyLease:
         if time.monotonic() < self._unsure_until or time.time() - self._beat > self._timing.lifetime_s:
             raise Withheld(
                 "nobody has been asked yet whether another machine runs with this key; nothing is signed until then",
-                remedy=f"nothing to do: it goes on when another peer answers, or by itself after {self._timing.lifetime_s} s",
+                remedy=f"nothing to do: it goes on when a peer answers, or by itself after {self._timing.lifetime_s} s",
             )
         if self._lease.inherited:
             raise SlotUsed(
