@@ -226,7 +226,7 @@ class Entry:
                 tried = f"trying {seeds} address{'es' * (seeds != 1)}" if seeds else "no address to try: give --join"
                 if errors := [each.error for each in self.network.seeds() if each.error]:
                     tried += f" ({errors[0]}); if this lasts, ask for a new invitation"
-                self._reporter.tell_seeking(f"nobody of the run answers yet, {tried}")
+                self._reporter.tell_seeking(f"nothing is trained yet, nobody of the run answers; {tried}")
             await asyncio.sleep(LOOK_S)
 
 

@@ -61,7 +61,7 @@ def run(manifest: Manifest, values: int, *, embedded: bool, here: bool = True) -
     ]
     if embedded:
         lines = ", ".join(f"{name} {value:.2f}" for name, value in REFERENCES[1:])
-        items.append(("note", "to beat", f"{lines} (held-out nats per byte)"))
+        items.append(("note", "to beat", f"{lines} (held-out nats per byte, less is better)"))
     if (founders > 1 or manifest.members.open) and founders < 4:
         items.append(("note", "members", "with fewer than four, a liar among them can spoil the model"))
     return items
