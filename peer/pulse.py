@@ -87,7 +87,7 @@ class Pulse:
         elif text := machine.held:
             self._reporter.enter("syncing", st.Reason("none", text))
         elif self._reporter.warned("key"):
-            self._reporter.enter("seeking", st.Reason("no_peers", "signs nothing yet: the warning says why"))
+            self._reporter.enter("training", st.Reason("no_peers", "signs nothing yet: the warning says why"))
         elif self._reporter.warned("disk"):
             self._reporter.enter("training", st.Reason("disk", "waits for the disk: the warning says why"))
         else:

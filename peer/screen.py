@@ -23,6 +23,8 @@ LABEL = 10
 STOP = "`murmur stop`, nothing sealed is lost"
 PAUSE = "`murmur pause --for 1h` frees processor and memory at once"
 STOPS = "Ctrl-C stops"
+WAITS = ("disk", "no_peers")
+"""Reasons for which a round does not go on: they are said in place of its bar."""
 NARROWEST = 40
 """Columns below which no screen is made to fit."""
 
@@ -132,7 +134,8 @@ def live_line(status: dict[str, Any], width: int, fetched: float | None = None) 
     """
     state, reason = status["state"], status["reason"]
     ends = [f"peers {status['peers']['total']}" + (" (finishing)" if state == "finishing" else ""), STOPS]
-    if state in ("training", "finishing") and status["round"]["phase"] is not None and reason["code"] != "disk":
+    under_way = status["round"]["phase"] is not None and reason["code"] not in WAITS
+    if state in ("training", "finishing") and under_way:
         parts = _round_parts(status, ends)
     elif fetched is not None:
         parts = [f" {bar(fetched)}  {reason['text']}", STOPS]

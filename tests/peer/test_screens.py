@@ -87,6 +87,8 @@ def test_the_live_line_shows_the_round_or_why_there_is_none() -> None:
     assert live_line(paused, 80) == " paused: by you, until Mon 14:05  peers 11  Ctrl-C stops"
     full = status(reason={"code": "disk", "text": "waits for the disk"})
     assert live_line(full, 80).startswith(" training: waits for the disk  peers 11")
+    unasked = status(reason={"code": "no_peers", "text": "signs nothing yet"})
+    assert live_line(unasked, 80).startswith(" training: signs nothing yet  peers 11")
 
 
 def test_a_long_reason_takes_neither_peers_nor_the_way_out_from_the_live_line() -> None:
