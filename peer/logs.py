@@ -134,7 +134,7 @@ class _Screen(logging.StreamHandler[Any]):
             terminal.item(mark, label, first)
             for line in rest:
                 terminal.line(line)
-        except Exception:
+        except Exception:  # as every handler of logging: a line that cannot be written must not end what wrote it
             self.handleError(record)
 
 

@@ -55,10 +55,11 @@ class Pulse:
             worker, known = self.worker, self._reporter.status.processes
             trainer = st.Child(worker.pid, worker.rss, worker.restarts) if worker else known.trainer
             self._reporter.apply(st.Processes(daemon, known.p2pd, trainer))
+            now = time.monotonic()
             if self.usage is not None:
-                self._reporter.apply(await self.usage.look(self._reporter.status.processes))
+                self._reporter.apply(await self.usage.look(self._reporter.status.processes, now))
             if self.session is not None:
-                self._company.tell(time.monotonic())
+                self._company.tell(now)
             self.tell_state()
             self._tell_deadline()
             self._reporter.draw()

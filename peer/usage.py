@@ -37,18 +37,18 @@ class Usage:
         self._spent: dict[int, float] = {}
         self._looked, self._walk_at = 0.0, 0.0  # monotonic
 
-    async def look(self, processes: st.Processes) -> st.Machine:
-        """What these processes and the home take."""
-        now = time.monotonic()
+    async def look(self, processes: st.Processes, now: float) -> st.Machine:
+        """What these processes and the home take; ``now`` is monotonic."""
         pids = {each.pid for each in (processes.daemon, processes.p2pd, processes.trainer) if each.pid is not None}
         if pids == self._spent.keys() and now - self._looked < LOOK_S:
             return self._seen
         spent = {pid: _cpu_s(pid) for pid in pids}
         used = [seconds - self._spent[pid] for pid, seconds in spent.items() if pid in self._spent]
-        cpu = max(0.0, sum(used)) / (now - self._looked) if used else None
+        cpu = max(0.0, sum(used)) / (now - self._looked) if used and now > self._looked else None
         if now >= self._walk_at:
+            began = time.perf_counter()
             disk, free = await asyncio.to_thread(_disk, self._home)
-            self._walk_at = now + max(LOOK_S, WALK_SHARE * (time.monotonic() - now))
+            self._walk_at = now + max(LOOK_S, WALK_SHARE * (time.perf_counter() - began))
             self._seen = replace(self._seen, disk=disk, disk_free=free)
         self._seen = replace(self._seen, cpu=cpu)
         self._spent, self._looked = spent, now
