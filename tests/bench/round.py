@@ -9,7 +9,8 @@ Statements are journalled and synced as ever, on a file system in memory where t
 
 Prints one JSON line a case: ``exchange/<codec>`` from the end of training to the last result byte, ``total/<codec>``
 to the adopted seal; each from the first start to the last end over all peers, the median of its rounds over that of
-hivemind's. ``bytes/<codec>``: all bytes that the peers sent over those of encoded parts that have to move.
+hivemind's. ``floor/<codec>``: only moving what has to move between the same peers over the same streams, beside
+hivemind's whole rounds. ``bytes/<codec>``: all bytes that the peers sent over those of encoded parts that have to move.
 int8 stands beside hivemind's uniform 8-bit, whose rounds come in two modes: fast ones first, then slow ones; both are
 printed. Phases, CPU seconds and the flags of p2pd go to standard error.
 """
@@ -46,6 +47,10 @@ RESULTS = {"float32": "float32", "int8": "int8", "int4": "int8"}
 PATIENCE_S = 60.0
 HOMES = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where the peers' homes are: in memory, because the yardstick writes nothing. The environment's TMPDIR else."""
+MOVES = 4
+"""Times that bytes are only moved; the first is not counted."""
+FRAME = 1 << 20
+"""Bytes of a frame that is only moved."""
 QUIET = 0.3
 """Cores that other processes may use during a round; one during which they used more is told apart."""
 
@@ -173,6 +178,19 @@ def their_round(fleet: Fleet, rounds: Rounds | None) -> None:
         rounds.add(found)
 
 
+def moves(fleet: Fleet, volume: int) -> Rounds:
+    """``volume`` bytes in all, evenly from every peer of ours to every other one, without a round around them."""
+    fleet.hear("waiting")
+    found, frames = Rounds(), max(1, volume // (PEERS * (PEERS - 1)) // FRAME)
+    for _ in range(MOVES):
+        fleet.tell("brace", frame=FRAME, frames=frames)
+        fleet.hear("braced")
+        time.sleep(0.3)
+        fleet.tell("move", frame=FRAME, frames=frames)
+        found.add(fleet.hear("moved"))
+    return Rounds(total=found.total[1:], cpu=found.cpu[1:])
+
+
 def _busy() -> float:
     """CPU seconds that this machine has spent since its start."""
     fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -212,6 +230,7 @@ def fleets(stack: ExitStack, values: int, codec: str, *, alone: bool) -> tuple[F
 def measure(values: int, codec: str, pairs: int, *, alone: bool) -> list[dict[str, Any]]:
     """All cases of one codec."""
     mine, other = Rounds(), Rounds()
+    must = (PEERS - 1) * sum(sum(part_sizes(get_codec(each), values, PART_VALUES)) for each in (codec, RESULTS[codec]))
     with ExitStack() as stack:
         us, them = fleets(stack, values, codec, alone=alone)
         our_round(us, None)
@@ -222,13 +241,15 @@ def measure(values: int, codec: str, pairs: int, *, alone: bool) -> list[dict[st
             if them is not None:
                 their_round(them, other)
             _tell(found, mine, other)
+        floor = moves(us, must)
         _tell_all(mine, other, found)
+        _tell_cpu("bytes alone", floor)
         sys.stderr.write(f"bytes on the loopback interface: {median(mine.wire) / 1e6:.1f} MB a round\n")
     sent = sum(each["sent"] for each in found)
-    must = (PEERS - 1) * sum(sum(part_sizes(get_codec(each), values, PART_VALUES)) for each in (codec, RESULTS[codec]))
     lines = [
         line(f"exchange/{codec}", mine.exchange, other.total),
         line(f"total/{codec}", mine.total, other.total),
+        line(f"floor/{codec}", floor.total, other.total),
     ]
     need = {"name": "encoded parts and results", "value": must}
     ratio = sent / must
@@ -277,8 +298,7 @@ def _tell(found: list[dict[str, Any]], mine: Rounds, other: Rounds) -> None:
 def _tell_all(mine: Rounds, other: Rounds, found: list[dict[str, Any]]) -> None:
     for name, side in (("ours", mine), ("hivemind", other)):
         if side.cpu:
-            python, wire = (median(each[place] for each in side.cpu) for place in (0, 1))
-            sys.stderr.write(f"{name}: CPU {python:.2f} s Python, {wire:.2f} s p2pd; times {_list(side.total)}\n")
+            _tell_cpu(name, side)
     peak = max(each["peak"] for each in found)
     if other.total:
         fast, slow = modes(other.total)
@@ -292,6 +312,11 @@ def _tell_all(mine: Rounds, other: Rounds, found: list[dict[str, Any]]) -> None:
         f"ours: {loop:.2f} s in event loops, {kernel:.2f} s in the kernel, {faults} page faults in the last round\n"
     )
     sys.stderr.write(f"ours: peak RSS {peak / 1e6:.0f} MB; noisy rounds {sum(each > QUIET for each in mine.others)}\n")
+
+
+def _tell_cpu(name: str, side: Rounds) -> None:
+    python, wire = (median(each[place] for each in side.cpu) for place in (0, 1))
+    sys.stderr.write(f"{name}: CPU {python:.2f} s Python, {wire:.2f} s p2pd; times {_list(side.total)}\n")
 
 
 def _list(times: list[float]) -> str:

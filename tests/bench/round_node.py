@@ -79,6 +79,9 @@ class Node:
         self.drift: Vector | None = None
         self.p2pd = 0
         self.transport: StreamTransport | None = None
+        self.due: int | None = None
+        """Bytes still to come while frames are only moved; None in a round."""
+        self.came = asyncio.Event()
 
     def say(self, what: str, **fields: Any) -> None:
         """A line to whoever started this."""
@@ -149,7 +152,7 @@ class Node:
         machine = Machine(SCOPE, key.peer, self.setting, head, state)
         self.transport = transport = StreamTransport(
             TransportConfig(SCOPE.run, "bench"),
-            lambda sender, kind, payload: session.on_frame(sender, kind, payload),  # noqa: PLW0108 - it comes later
+            lambda sender, kind, payload: self._on_frame(session, sender, kind, payload),
             on_neighbours=lambda neighbours: self._on_neighbours(session, neighbours),
             members=lambda: frozenset(each.peer for each in self.keys),
         )
@@ -174,6 +177,32 @@ class Node:
             await outbox.close()
             await transport.close()
 
+    async def _on_frame(self, session: Session, sender: PeerId, kind: str, payload: bytes) -> None:
+        if self.due is None:
+            await session.on_frame(sender, kind, payload)
+        else:
+            self.due -= len(payload)
+            if self.due <= 0:
+                self.came.set()
+
+    async def _move(self, size: int, frames: int) -> None:
+        """Give every other peer so many frames of ``size`` bytes, and take theirs, looking at none of them."""
+        transport = self.transport
+        assert transport is not None
+        others = [key.peer for key in self.keys if key.peer != self.keys[self.number].peer]
+        payload = [bytes([4, 0, 0, 0]), self.draw.bytes(size - 4)]  # the length of a head, the head and numbers
+        start, before = time.monotonic(), self._used()
+
+        async def feed(peer: PeerId) -> None:
+            for _ in range(frames):
+                await transport.send(peer, "parts", payload)
+
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(feed(peer) for peer in others))
+            await self.came.wait()
+        used = {name: now - before[name] for name, now in self._used().items()}
+        self.say("moved", start=start, end=time.monotonic(), **used)
+
     def _on_neighbours(self, session: Session, neighbours: frozenset[PeerId]) -> None:
         session.on_neighbours(neighbours)
         if len(neighbours) == len(self.keys) - 1:
@@ -191,6 +220,12 @@ class Node:
                 async with asyncio.timeout(PATIENCE_S):
                     await self.complete.wait()
                 self.say("connected")
+            elif order["what"] == "brace":
+                self.due = order["frames"] * order["frame"] * (len(self.keys) - 1)
+                self.came.clear()
+                self.say("braced")
+            elif order["what"] == "move":
+                await self._move(order["frame"], order["frames"])
             else:
                 self.words[order["what"]].set()
 
