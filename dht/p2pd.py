@@ -116,10 +116,14 @@ class P2pd:
         """Process id while it runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    async def start(self) -> None:
-        """Returns when p2pd is ready; raises EnvironmentFault (port taken, home unusable, not ready in time …)."""
+    def check(self) -> None:
+        """End what an earlier daemon left behind and choose the port, as ``start`` does; raises EnvironmentFault."""
         leftovers.reap(self._trace)
         self.port = claim_port(self._config.host, self._config.port)
+
+    async def start(self) -> None:
+        """Returns when p2pd is ready; raises EnvironmentFault (port taken, home unusable, not ready in time …)."""
+        self.check()
         self._directory = _socket_directory()
         try:
             await self._launch()

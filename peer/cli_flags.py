@@ -108,6 +108,13 @@ class Parser(argparse.ArgumentParser):
             self.fill(found)
         return found
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does; what a command does not know is its own error, not that of the program above it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError."""
         raise ConfigError(message, remedy=f"`{self.prog} --help` shows what there is")

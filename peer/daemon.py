@@ -172,6 +172,7 @@ class Daemon:
     async def _start(self, stack: AsyncExitStack) -> Started:
         """The network and, beside it, what is trained: as far as that is here it does not wait for the network."""
         entry = self._entry
+        entry.check_port()
         worker = self._worker = self._pulse.worker = Worker(threads=self._options.threads, progress=self._on_progress)
         stack.push_async_callback(worker.stop)
         self._pulse.usage = Usage(self._home.root, worker.threads, self._options.blob_cap)

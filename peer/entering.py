@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dht.p2pd import P2pd, P2pdConfig
 from dht.tasks import end, keep_going
 from protocols import invitation
 from protocols.errors import ConfigError, LocalError
@@ -91,6 +92,12 @@ class Entry:
     def admits(self, peer: PeerId) -> bool:
         """Whether the run lets a peer take part; before its manifest is here nobody is turned away."""
         return self.run is None or self.run.manifest.members.admits(peer)
+
+    def check_port(self) -> None:
+        """Raises EnvironmentFault when the chosen port is taken: ``open`` would say so only after seconds."""
+        options = self._options
+        if not options.alone:
+            P2pd(P2pdConfig(self._home.root, self._home.key, options.p2p_port, options.listen)).check()
 
     async def open(self, stack: AsyncExitStack, members: Callable[[], frozenset[PeerId]]) -> None:
         """Find peers, and serve them what is here; not when alone. Raises EnvironmentFault (port, p2pd, home)."""

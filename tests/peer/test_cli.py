@@ -14,6 +14,7 @@ import pytest
 
 from peer import cli_flags, corpus
 from peer.blobs import BlobStore
+from peer.cli import parser as cli_parser
 from peer.exits import Exit, NoDaemon, Refused, exit_code
 from peer.identity import Identity
 from peer.paths import Home
@@ -226,3 +227,10 @@ def test_every_command_says_what_a_new_home_lacks(tmp_path: Path, arguments: tup
     assert "internal error" not in ended.stderr and "Traceback" not in ended.stderr
     assert ended.returncode == code, ended.stderr
     assert (code == 0) == (not ended.stderr) and (code == 0) == bool(ended.stdout)
+
+
+@pytest.mark.parametrize("command", ["up", "key show", "swarm"])
+def test_what_a_command_does_not_know_is_told_by_it(command: str) -> None:
+    with pytest.raises(ConfigError, match="unrecognized arguments: --hom x") as caught:
+        cli_parser().parse_args([*command.split(), "--hom", "x"])
+    assert caught.value.remedy == f"`murmur {command} --help` shows what there is"
