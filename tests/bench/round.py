@@ -50,7 +50,7 @@ HOMES = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 MOVES = 4
 """Times that bytes are only moved; the first is not counted."""
 FRAME = 1 << 20
-"""Bytes of a frame that is only moved."""
+"""Bytes of a frame that is only moved, at most."""
 QUIET = 0.3
 """Cores that other processes may use during a round; one during which they used more is told apart."""
 
@@ -181,12 +181,14 @@ def their_round(fleet: Fleet, rounds: Rounds | None) -> None:
 def moves(fleet: Fleet, volume: int) -> Rounds:
     """``volume`` bytes in all, evenly from every peer of ours to every other one, without a round around them."""
     fleet.hear("waiting")
-    found, frames = Rounds(), max(1, volume // (PEERS * (PEERS - 1)) // FRAME)
+    found, each = Rounds(), volume // (PEERS * (PEERS - 1))
+    frames = -(-each // FRAME)
+    order = {"frames": frames, "frame": each // frames}
     for _ in range(MOVES):
-        fleet.tell("brace", frame=FRAME, frames=frames)
+        fleet.tell("brace", **order)
         fleet.hear("braced")
         time.sleep(0.3)
-        fleet.tell("move", frame=FRAME, frames=frames)
+        fleet.tell("move", **order)
         found.add(fleet.hear("moved"))
     return Rounds(total=found.total[1:], cpu=found.cpu[1:])
 

@@ -40,6 +40,8 @@ from protocols.round.machine import Machine
 from protocols.statements import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from protocols.ids import PeerId
     from protocols.round.effects import Train, Vector
 
@@ -177,13 +179,14 @@ class Node:
             await outbox.close()
             await transport.close()
 
-    async def _on_frame(self, session: Session, sender: PeerId, kind: str, payload: bytes) -> None:
-        if self.due is None:
-            await session.on_frame(sender, kind, payload)
-        else:
-            self.due -= len(payload)
-            if self.due <= 0:
-                self.came.set()
+    def _on_frame(self, session: Session, sender: PeerId, kind: str, payload: bytes) -> Awaitable[None]:
+        return session.on_frame(sender, kind, payload) if self.due is None else self._take(len(payload))
+
+    async def _take(self, size: int) -> None:
+        assert self.due is not None
+        self.due -= size
+        if self.due <= 0:
+            self.came.set()
 
     async def _move(self, size: int, frames: int) -> None:
         """Give every other peer so many frames of ``size`` bytes, and take theirs, looking at none of them."""
