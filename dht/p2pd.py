@@ -1,7 +1,7 @@
 """The go-libp2p daemon ``p2pd`` from the hivemind wheel, started, watched and ended by us.
 
 hivemind's ``P2P.create`` hides the flags that matter and leaves a ghost when the daemon is killed, so
-we start the binary ourselves and hand its control address to ``transport`` (``P2P.replicate``).
+we start the binary ourselves and hand its control address to ``transport`` (``attachment``).
 p2pd never outlives us: the kernel kills it with us (Linux), and it ends when its last client goes.
 One that ends is started again, and one that no longer answers is ended.
 """
@@ -108,7 +108,7 @@ class P2pd:
 
     @property
     def control(self) -> str:
-        """Multiaddr of the control socket, for ``P2P.replicate``."""
+        """Multiaddr of the control socket, for ``Attachment.open``."""
         return f"/unix{self._directory}/p2pd.sock"
 
     @property

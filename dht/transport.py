@@ -11,15 +11,12 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-
-from hivemind.p2p import P2P
-from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 
 from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId, public_key
 
+from .attachment import Attachment
 from .control import Control, deadline
 from .guard import Guard
 from .handshake import PRIVATE, Hello
@@ -31,6 +28,8 @@ from .stream import Counter, FrameStream, Timing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    from hivemind.p2p import P2P
 
     from protocols.ports import Buffer, FrameHandler
 
@@ -85,7 +84,7 @@ class StreamTransport:
         self._on_neighbours = on_neighbours
         self._members, self._admits = members, admits
         self._own = Hello(config.run, config.software)
-        self._p2p: P2P | None = None
+        self._attachment: Attachment | None = None
         self._control = Control("", config.timing.dial_s)
         self._peer = PeerId("")
         self._listen: tuple[str, ...] = ()
@@ -107,9 +106,9 @@ class StreamTransport:
     @property
     def p2p(self) -> P2P:
         """The attached hivemind client, for the directory; a new one after ``rebind``."""
-        if self._p2p is None:
+        if self._attachment is None:
             raise LocalError("the transport is not attached to p2pd")
-        return self._p2p
+        return self._attachment.p2p
 
     @property
     def refused(self) -> int:
@@ -135,7 +134,7 @@ class StreamTransport:
     @property
     def attached(self) -> bool:
         """Whether there is a ``p2p``."""
-        return self._p2p is not None
+        return self._attachment is not None
 
     async def start(self, control: str, *, in_rounds: bool = True) -> None:
         """Attach to the p2pd at this control multiaddr and take streams; raises TransportError.
@@ -262,33 +261,26 @@ class StreamTransport:
         await self._control.dial(peer, addresses)
 
     async def _attach(self, control: str) -> None:
-        path = control.removeprefix("/unix")
         async with deadline(self._peer, ATTACH_S):
-            # hivemind would put the client's socket into /tmp, and a crash would leave it there
-            client: Any = type("Client", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{PurePosixPath(path).parent}/"})
-            p2p = await client.replicate(HivemindMultiaddr(control))
-            self._p2p, self._control = p2p, Control(path, self._config.timing.dial_s)
-            self._peer = PeerId(p2p.peer_id.to_base58())
-            self._listen = tuple(str(address) for address in p2p._visible_maddrs)
+            self._attachment = await Attachment.open(control)
+            self._control = Control(control.removeprefix("/unix"), self._config.timing.dial_s)
+            self._peer = PeerId(self.p2p.peer_id.to_base58())
+            self._listen = tuple(str(address) for address in self.p2p._visible_maddrs)
             for protocol in list(self._services):
-                await p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+                await self.p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
 
     async def _offer(self, protocol: str, service: Service) -> None:
         is_new = protocol not in self._services
         self._services[protocol] = service
-        if is_new and self._p2p is not None:
+        if is_new and self.attached:
             async with deadline(self._peer, ATTACH_S):
-                await self._p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+                await self.p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
 
     async def _detach(self) -> None:
         await self._reception.door.clear()
-        p2p, self._p2p = self._p2p, None
-        if p2p is None:
-            return
-        control = p2p._client.control
-        tasks = [task for task in (p2p._listen_task, control._read_task, control._write_task) if task is not None]
-        await p2p.shutdown()
-        await asyncio.gather(*tasks, return_exceptions=True)  # hivemind cancels them but does not wait
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            await attachment.close()
 
     def _link(self, peer: PeerId) -> Link:
         public_key(peer)  # whoever has another kind of key cannot sign what we need
