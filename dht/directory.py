@@ -10,32 +10,25 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID
-from hivemind.p2p import PeerID
-from hivemind.proto import dht_pb2
+from protocols.errors import LocalError, RemoteError
 
-from protocols.errors import LocalError, RemoteError, TransportError
-from protocols.ids import PeerId
-
-from . import serializer
-from .limits import FIND_BYTES, STORE_BYTES, Gauge
+from .node import Node
 from .records import PeerRecord, encode_record, expiration_of, key_of, next_sequence
-from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
+from .seeds import Seed, Seeds, SeedTiming
 from .tasks import end, keep_going
-from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
+from .validator import CLOCK_LIMIT_S, RecordValidator, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from .guard import Guard
+    from protocols.ids import PeerId
+
+    from .limits import Gauge
     from .transport import StreamTransport
 
 log = logging.getLogger(__name__)
-
-UnaryHandler: TypeAlias = "Callable[[bytes, PeerID], Awaitable[bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,6 @@ class Directory:
 
         ``members`` tells whose records never give way to others'.
         """
-        self._client = False
         self._transport = transport
         self._run = run
         self._sign = sign
@@ -81,7 +73,13 @@ class Directory:
         self._clock = clock
         lifetime_s = self._timing.lifetime_s
         self._validator = RecordValidator(run, lifetime_s, clock, members=members, on_store=self._make_room)
-        self._node: Any = None
+        self._node = Node(
+            transport,
+            self._validator,
+            request_s=self._timing.request_s,
+            search_s=self._timing.search_s,
+            clock=clock,
+        )
         self._seeds: Seeds | None = None
         self._record: PeerRecord | None = None
         self._sequence, self._expires = 0, 0
@@ -93,8 +91,8 @@ class Directory:
 
         A ``client`` only asks: it serves and stores nothing.
         """
-        self._client = client
-        await self._create_node()
+        self._node.client = client
+        await self._node.create()
         self._seeds = Seeds(initial_peers, self._enter, timing=self._timing.seeds)
         self._refresher = keep_going(self._refresh, "directory refresh")
 
@@ -102,7 +100,7 @@ class Directory:
         """After the transport's ``rebind``: a new node on the new p2pd, the same seeds and record."""
         if self._refresher is None:
             return
-        await self._create_node()
+        await self._node.create()
         if self._seeds is not None:
             self._seeds.retry()
         self._changed.set()
@@ -110,7 +108,7 @@ class Directory:
     async def withdraw(self, head_round: int, *, told: bool = True) -> None:
         """Renew this peer's record no more; ``told``: its last one says that the peer has left, and at which round."""
         record, self._record = self._record, None
-        if told and record is not None and self._node is not None:
+        if told and record is not None and self._node.runs:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.request_s):
                     await self._issue(replace(record, left=True, head_round=head_round))
@@ -122,7 +120,7 @@ class Directory:
         if self._refresher is not None:
             await end([self._refresher])
             self._refresher = None
-        await self._end_node(works=works)
+        await self._node.end(works=works)
 
     def seeds(self) -> list[Seed]:
         """Entry addresses and how they fare."""
@@ -161,7 +159,7 @@ class Directory:
         """The unexpired records of all peers of the run that can be found now, this one's included, by peer id."""
         token = reading.set(True)
         try:
-            answer = await self._search(lambda node: node.get(key_of(self._run), latest=True))
+            answer = await self._node.search(lambda node: node.get(key_of(self._run), latest=True))
         finally:
             reading.reset(token)
         entries = answer.value if answer is not None and isinstance(answer.value, dict) else {}
@@ -176,62 +174,8 @@ class Directory:
         now = self._clock()
         return [found[peer] for peer in sorted(found) if found[peer].expires > now]
 
-    async def _create_node(self) -> None:
-        await self._end_node()
-        serializer.install()
-        try:
-            async with asyncio.timeout(self._timing.search_s):
-                self._node = await DHTNode.create(
-                    p2p=self._transport.p2p,
-                    wait_timeout=self._timing.request_s,
-                    record_validator=self._validator,
-                    client_mode=self._client,
-                    # Caches hand out dictionaries in which some records are old.
-                    cache_locally=False,
-                    cache_nearest=0,
-                    cache_on_store=False,
-                    ensure_bootstrap_success=False,
-                )
-        except Exception as error:  # hivemind raises whatever its parts raise
-            raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
-
-        self._node.protocol._validate_dictionary = self._validator.screen
-        self._gate()
-
-    def _gate(self) -> None:
-        """Let the guard refuse requests before they are even parsed: hivemind answers whatever comes."""
-        handlers = self._transport.p2p._client.control.unary_handlers
-        for name in [each for each in handlers if each.startswith("DHTProtocol.")]:
-            most = STORE_BYTES if name.endswith("store") else FIND_BYTES
-            handlers[name] = gated(handlers[name], self._transport.guard, most)
-
     def _make_room(self, peer: str | None) -> None:
-        if self._node is not None:
-            for storage in (self._node.protocol.storage, self._node.protocol.cache):
-                make_room(storage, DHTID.generate(source=key_of(self._run)), peer)
-
-    async def _end_node(self, *, works: bool = True) -> None:
-        node, self._node = self._node, None
-        if node is None:
-            return
-        node.is_alive = False
-        if works and self._transport.attached and node.p2p is self._transport.p2p:
-            with contextlib.suppress(Exception):  # its p2pd may just have died, and its handlers with it
-                async with asyncio.timeout(self._timing.request_s):
-                    await node.shutdown()
-
-    async def _search(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        """One operation on the node; None when it fails, whatever the reason."""
-        if self._node is None:
-            return None
-        try:
-            async with asyncio.timeout(self._timing.search_s):
-                return await ask(self._node)
-        except TimeoutError:
-            log.info("the directory gave no answer within %.0f s", self._timing.search_s)
-        except Exception as error:  # hivemind raises whatever its parts raise; trouble here is never fatal
-            log.info("the directory failed: %r", error)
-        return None
+        self._node.forget(key_of(self._run), peer)
 
     async def _refresh(self) -> None:
         while True:
@@ -250,44 +194,9 @@ class Directory:
         issued = replace(record, sequence=self._sequence, expires=expires)
         value = encode_record(issued, self._sign)
         key, owner = key_of(self._run), record.peer
-        stored = await self._search(lambda node: node.store(key, value, expiration_of(issued), subkey=owner))
+        stored = await self._node.search(lambda node: node.store(key, value, expiration_of(issued), subkey=owner))
         return bool(stored)
 
     async def _enter(self, peer: PeerId, address: str) -> None:
-        """Try one seed: reach it, compare clocks, get to know its neighbours. Raises TransportError."""
-        node = self._node
-        if node is None:
-            raise TransportError(peer, "the directory node is not running")
-        await self._transport.dial(peer, [address])
-        remote = PeerID.from_base58(peer)
-        before = self._clock()
-        try:
-            request = dht_pb2.PingRequest(peer=node.protocol.node_info)
-            answer = await node.protocol.get_stub(remote).rpc_ping(request, timeout=self._timing.request_s)
-        except Exception as error:  # hivemind raises whatever its parts raise
-            raise TransportError(
-                peer, f"reached, but it serves no directory: {error or type(error).__name__}"
-            ) from error
-        offset = answer.dht_time - (before + self._clock()) / 2
-        if abs(offset) > CLOCK_LIMIT_S:
-            raise ClockDiffers(peer, offset, CLOCK_LIMIT_S)
-        is_new = node.protocol.routing_table.get(peer_id=remote) is None
-        met = await node.protocol.call_ping(remote)
-        if met is None:
-            raise TransportError(peer, "stopped answering")
-        await node.protocol.update_routing_table(met, remote)  # call_ping leaves it to a task that has not run yet
-        if is_new:
-            await self._search(lambda node: node.find_nearest_nodes([node.node_id]))
+        if await self._node.enter(peer, address):
             self._changed.set()  # our record belongs on the nodes just met
-
-
-def gated(answer: UnaryHandler, guard: Guard, most: int) -> UnaryHandler:
-    """``answer`` for those whom ``guard`` lets ask, with requests of at most ``most`` bytes."""
-
-    async def ask(request: bytes, remote: PeerID) -> bytes:
-        peer = PeerId(remote.to_base58())
-        if not guard.answers(peer, len(request), most):
-            raise TransportError(peer, "asked too much of this directory node")  # hivemind tells the other side
-        return await answer(request, remote)
-
-    return ask

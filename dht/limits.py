@@ -71,6 +71,8 @@ RECORDS = 4096
 """Peers whose records a node holds, one each."""
 RECORD_BYTES = 3 << 20
 """Of all these records: they travel in one answer, and libp2p's daemon takes none above 4 MiB."""
+RUNS = 64
+"""Runs of which an entry node that serves any keeps records: ``RECORD_BYTES`` for each."""
 SIGNATURES = 256
 """Records of strangers in one answer, drawn by lot, whose signatures are checked: each takes about 0.15 ms of the event
 loop. The others are dropped, and have their chance in the next look-up; members' and those known already are free."""

@@ -122,6 +122,10 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
             raise RemoteError(owner, "record is older than one seen before")
         return found
 
+    def owners(self, now: float = 0.0) -> list[str]:
+        """Peers whose records are held, and have not expired by ``now``, unix seconds."""
+        return [peer for peer, record in self._seen.items() if record.expires > now]
+
     @property
     def refused(self) -> int:
         """How many good records found no room, or gave way."""

@@ -109,7 +109,7 @@ def test_of_a_flood_of_new_records_few_are_looked_at_each_time(
                 record = PeerRecord(RUN, key.peer, (), (), "0.1.0", 0, 1, expires)
                 value = msgpack.packb(encode_record(record, key.sign))
                 where, until = DHTID.generate(source=key_of(RUN)), expiration_of(record)
-                there._node.protocol.storage.store(where, value, until, subkey=key.peer)
+                there._node._node.protocol.storage.store(where, value, until, subkey=key.peer)
             here = Directory(one.transport, RUN, one.identity.sign, timing=QUICK)
             await here.start(seed.transport.addresses(), client=True)  # whoever serves is told records, too
             try:

@@ -100,7 +100,7 @@ def test_a_directory_lives_on_after_such_a_request(open_node: OpenNode) -> None:
                 async with asyncio.timeout(20):
                     while directories[1].seeds()[0].state != "ok":
                         await directories[1].peers()
-                protocol = directories[1]._node.protocol
+                protocol = directories[1]._node._node.protocol
                 for raw in (nested(400), LISTS[:30_000]):
                     request = dht_pb2.StoreRequest(
                         keys=[bytes(20)], subkeys=[b""], values=[raw], expiration_time=[2e9], in_cache=[False]
