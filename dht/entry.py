@@ -1,4 +1,4 @@
-"""A directory node for any run, as a lighthouse has one: it keeps the records of peers that it knows nothing else of."""
+"""A directory node for any run, as a lighthouse has one: it keeps the records of peers it knows nothing else of."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
         for position in (0, 1):
             each = [validator.gauges()[position] for validator in self._runs.values()]
             if each:
-                total.append(replace(each[0], in_use=sum(gauge.in_use for gauge in each)))
+                total.append(replace(each[0], in_use=sum(gauge.in_use or 0 for gauge in each)))
         return total
 
     def _newcomer(self, record: DHTRecord) -> RecordValidator | None:

@@ -83,7 +83,7 @@ def test_asking_finds_the_record_and_leaves_no_trace(open_node: OpenNode, tmp_pa
                 (found,) = await directory.records()
                 assert found.left and found.head_round == 9 and await directory.peers() == []
             assert not folder.exists()
-            assert not there._node.protocol.routing_table.uid_to_peer_id, "it is no node that others count on"
+            assert not there._node._node.protocol.routing_table.uid_to_peer_id, "it is no node that others count on"
             nowhere = f"/ip4/127.0.0.1/tcp/1/p2p/{seed.transport.peer}"
             async with asking([nowhere], RUN, DirectoryTiming(), folder) as directory:
                 assert not await answered(directory)
