@@ -26,6 +26,9 @@ READ_AHEAD = 1 << 20
 FAVOUR = 1000
 """Weight of a member's connection to p2pd's connection manager, which closes those of least weight first."""
 
+QUIC_S = 3.0
+"""For a connection over QUIC: where a network drops UDP nothing says so."""
+
 MAX_CAUSES = 1024
 """Peers of which we remember why the last dial failed."""
 
@@ -40,18 +43,19 @@ class Control:
         self._path, self._dial_s = path, dial_s
         self._unreached: dict[PeerId, str] = {}
 
-    async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
+    async def dial(self, peer: PeerId, addresses: Sequence[str], *, quic_first: bool = False) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
         try:
             targets = [Multiaddr(address) for address in addresses]  # hivemind's own writes /p2p in a form p2pd refuses
         except (MultiaddrError, ValueError) as error:
             raise TransportError(peer, f"not an address: {error}") from error
         tcp = [target for target in targets if "tcp" in target]
+        groups = [tcp, [target for target in targets if target not in tcp]]  # go-libp2p itself prefers QUIC
         failure = "no address to reach it at"
-        for group in (tcp, [target for target in targets if target not in tcp]):  # go-libp2p itself prefers QUIC
+        for group in reversed(groups) if quic_first else groups:
             if group:
                 try:
-                    await self._connect(peer, group)
+                    await self._connect(peer, group, min(self._dial_s, QUIC_S) if group is not tcp else self._dial_s)
                 except TransportError as error:
                     failure = str(error).removeprefix(f"{peer}: ")
                 else:
@@ -86,32 +90,39 @@ class Control:
         )
         await self._tell(peer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))
 
-    async def connected(self, own: PeerId) -> list[PeerId]:
-        """The peers of p2pd's connections, one for each; raises TransportError. ``own`` is named in errors."""
+    async def connected(self, own: PeerId) -> list[tuple[PeerId, str]]:
+        """p2pd's connections: peer and the multiaddr of its end; raises TransportError. ``own`` is named in errors."""
         answer = p2pd_pb2.Response()
         _, writer = await self._ask(own, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), answer)
         writer.close()
-        return [PeerId(PeerID(info.id).to_base58()) for info in answer.peers]
+        return [(PeerId(PeerID(info.id).to_base58()), _end_of(info.addrs)) for info in answer.peers]
+
+    async def listening(self, own: PeerId) -> tuple[str, ...]:
+        """p2pd's own addresses now, mapped ones and circuits included, without ``/p2p/…``; raises TransportError."""
+        answer = p2pd_pb2.Response()
+        _, writer = await self._ask(own, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), answer)
+        writer.close()
+        return tuple(each for raw in answer.identify.addrs if (each := _text(raw)))
 
     async def _tell(self, peer: PeerId, request: Any) -> None:
         with contextlib.suppress(TransportError):
             _, writer = await self._ask(peer, request)
             writer.close()
 
-    async def _connect(self, peer: PeerId, targets: list[Multiaddr]) -> None:
+    async def _connect(self, peer: PeerId, targets: list[Multiaddr], within: float) -> None:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
             connect=p2pd_pb2.ConnectRequest(peer=_raw(peer), addrs=[target.to_bytes() for target in targets]),
         )
-        _, writer = await self._ask(peer, request)
+        _, writer = await self._ask(peer, request, within=within)
         writer.close()
 
-    async def _ask(self, peer: PeerId, request: Any, answer: Any = None) -> Ends:
+    async def _ask(self, peer: PeerId, request: Any, answer: Any = None, *, within: float = 0.0) -> Ends:
         """One request, answered into ``answer``; its connection becomes the stream when it opens one.
 
         hivemind's client leaves that connection open for good when p2pd refuses or the caller is cancelled.
         """
-        async with deadline(peer, self._dial_s):
+        async with deadline(peer, within or self._dial_s):
             ends = await asyncio.open_unix_connection(self._path, limit=READ_AHEAD)
             response = answer if answer is not None else p2pd_pb2.Response()
             try:
@@ -135,6 +146,18 @@ async def deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
         raise TransportError(peer, f"no answer within {deadline_s:.0f} s") from error
     except _DAEMON_ERRORS as error:
         raise TransportError(peer, str(error) or type(error).__name__) from error
+
+
+def _end_of(addresses: Sequence[bytes]) -> str:
+    return _text(addresses[0]) if addresses else ""
+
+
+def _text(raw: bytes) -> str:
+    """A multiaddr in words; empty when it uses a protocol that is not known here."""
+    try:
+        return str(Multiaddr(raw))
+    except (MultiaddrError, ValueError):
+        return ""
 
 
 def _raw(peer: PeerId) -> bytes:

@@ -122,6 +122,15 @@ class Directory:
             self._refresher = None
         await self._node.end(works=works)
 
+    @property
+    def client(self) -> bool:
+        """Whether it only asks, and serves and stores nothing; what is set holds from the next ``rebind`` on."""
+        return self._node.client
+
+    @client.setter
+    def client(self, client: bool) -> None:
+        self._node.client = client
+
     def seeds(self) -> list[Seed]:
         """Entry addresses and how they fare."""
         return self._seeds.states() if self._seeds is not None else []

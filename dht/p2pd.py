@@ -34,7 +34,7 @@ from .parent import die_with
 from .tasks import end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,9 @@ STALLED_S = 2.0
 _IDENTIFY = b"\x02\x08\x00"
 """A ``Request`` of type IDENTIFY after its length, as p2pd.proto has it."""
 
+_RESERVING = ("-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1")
+"""With discovery it would wait for four candidates, or for three minutes."""
+
 UNATTENDED_S = 60
 """p2pd ends itself when nobody attached for this long."""
 
@@ -75,9 +78,9 @@ class P2pdConfig:
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
     """IPv4 address to listen on."""
-    quic: bool = False
-    """Listen for QUIC too. go-libp2p then prefers it, which halves the throughput and hides a peer's sudden death
-    for half a minute (TCP: milliseconds); it is what punches holes, so it comes with reachability."""
+    quic: bool = True
+    """Listen for QUIC too, for it is what punches holes. Given both, go-libp2p prefers it, which halves the throughput
+    and hides a peer's sudden death for half a minute (TCP: milliseconds); so ``Control.dial`` tries TCP first."""
 
 
 class P2pd:
@@ -98,6 +101,8 @@ class P2pd:
         self.port = config.port
         """The port in use once started."""
         self.restarts = 0
+        self._relays: tuple[str, ...] = ()
+        self._turned = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -115,6 +120,24 @@ class P2pd:
     def pid(self) -> int | None:
         """Process id while it runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """Addresses of the relays at which it reserves."""
+        return self._relays
+
+    def reserve_at(self, relays: Sequence[str]) -> bool:
+        """Reserve at these relays, one address of each, from the next start on, which is now; whether that is news.
+
+        p2pd takes them only as flags. It reserves when it believes that nobody can dial it, so it is told so.
+        """
+        if tuple(relays) == self._relays:
+            return False
+        self._relays = tuple(relays)
+        if self._process is not None:
+            self._turned = True
+            _send(self._process, signal.SIGTERM)
+        return True
 
     def check(self) -> None:
         """End what an earlier daemon left behind and choose the port, as ``start`` does; raises EnvironmentFault."""
@@ -208,13 +231,15 @@ class P2pd:
             "-relay=1",
             "-relayService=0",  # stock limits would cut circuits after 128 KiB
             "-autonat=1",
-            "-natPortMap=0",
+            f"-natPortMap={int(not host.startswith('127.'))}",  # asks the router, by UPnP or NAT-PMP
             "-connManager=1",
             f"-connHi={CONNECTIONS}",
             f"-connLo={CONNECTIONS_KEPT}",
             f"-connGrace={CONNECTION_GRACE_S}s",
             "-dhtServer=1",  # finds the addresses of peers that a directory answer names
             "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
+            *(_RESERVING if self._relays else ()),
+            *([f"-trustedRelays={','.join(self._relays)}"] if self._relays else []),
         ]
 
     async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
@@ -247,11 +272,15 @@ class P2pd:
             code = await self._until_ended()
             if time.monotonic() - self._born > STEADY_S:
                 delay = 0.0
-            said = self._last_lines[-1] if self._last_lines else ""
-            log.warning("p2pd ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
-            await asyncio.sleep(delay)
-            delay = min(max(2 * delay, FIRST_RETRY_S), LAST_RETRY_S)
-            self.restarts += 1
+            if self._turned:
+                self._turned, delay = False, 0.0
+                log.info("p2pd starts anew, with %d relays", len(self._relays))
+            else:
+                said = self._last_lines[-1] if self._last_lines else ""
+                log.warning("p2pd ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
+                self.restarts += 1
+                await asyncio.sleep(delay)
+                delay = min(max(2 * delay, FIRST_RETRY_S), LAST_RETRY_S)
             await self._end_process()
             try:
                 claim_port(self._config.host, self.port)

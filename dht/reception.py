@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,8 @@ class Reception:
     """All bytes of the transport."""
     services: dict[str, Service] = field(default_factory=dict)
     """Protocol → who serves its streams once they are greeted."""
+    any_run: bool = False
+    """Whoever comes is of our run, whichever that is."""
     closed: bool = False
     hang_ups: int = 0
     """How often a peer broke the protocol."""
@@ -62,6 +64,7 @@ class Reception:
         pace = partial(self.guard.pace, peer)
         stream = FrameStream(peer, ends, run=self.own.run, timing=self.timing, counter=Counter(self.total), pace=pace)
         try:
+            stream.address = address()
             if await self._welcome(stream, protocol):
                 await self.services[protocol](stream)
         except TransportError as error:
@@ -89,10 +92,14 @@ class Reception:
             if isinstance(error, RemoteError) or isinstance(error.__cause__, TimeoutError):
                 self.guard.count("hello", peer)
             raise
+        own = self.own
+        if self.any_run:
+            own = replace(own, run=hello.run)
+            stream.run = hello.run
         private = "" if self.admits(peer) else PRIVATE
-        reason = difference(self.own, hello) or private
-        refusal = difference(hello, self.own) or private
-        await stream.say(Hello(self.own.run, self.own.software, refusal=refusal))
+        reason = difference(own, hello) or private
+        refusal = difference(hello, own) or private
+        await stream.say(replace(own, refusal=refusal))
         if reason:
             self.guard.tell(peer, f"refused {peer}: {reason}")
             await stream.outlast()

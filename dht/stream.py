@@ -103,9 +103,11 @@ class FrameStream:
         """``pace`` is awaited with a frame's size before its payload is read: it slows whoever sends too much."""
         self.peer = peer
         self._reader, self._writer = ends
-        self._run = run
+        self.run = run
         self._timing = timing
         self.counter = counter
+        self.address = ""
+        """Where the peer is, as a multiaddr, on a stream that it opened; "" when that is not known."""
         self._pace = pace
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
@@ -138,7 +140,7 @@ class FrameStream:
         size = sum(memoryview(part).nbytes for part in payload)
         if size > PAYLOAD_LIMITS.get(kind, -1):
             raise LocalError(f"{kind} frame of {size} bytes, limit {PAYLOAD_LIMITS.get(kind)}")
-        header = encode_header(Header(kind, self._run, size))
+        header = encode_header(Header(kind, self.run, size))
         try:
             async with asyncio.timeout(self._timing.send_s), self._lock:
                 if self._verdict:
@@ -158,7 +160,7 @@ class FrameStream:
         """
         while True:
             raw = await self._prefixed(HEADER_LIMIT, "header")
-            header = decode_header(raw, run=self._run, peer=self.peer)
+            header = decode_header(raw, run=self.run, peer=self.peer)
             if header.kind == "hello":
                 raise _goodbye(self.peer, header.size)
             if self._pace is not None:

@@ -17,6 +17,7 @@ from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId, public_key
 
 from .attachment import Attachment
+from .connections import Connection, quic_of, ways
 from .control import Control, deadline
 from .guard import Guard
 from .handshake import PRIVATE, Hello
@@ -60,6 +61,8 @@ class TransportConfig:
     """Id of the run, 32 bytes."""
     software: str
     timing: Timing = Timing()
+    any_run: bool = False
+    """Whoever comes is served, whatever run it belongs to: a lighthouse."""
 
 
 class StreamTransport:
@@ -91,8 +94,13 @@ class StreamTransport:
         self._links: dict[PeerId, Link] = {}
         self._total = Counter()
         self.guard = Guard(members, hang_up=self._hang_up)
-        self._reception = Reception(self._own, config.timing, self.guard, admits, self._total)
+        self._reception = Reception(self._own, config.timing, self.guard, admits, self._total, any_run=config.any_run)
         self._services = self._reception.services
+        self._ways: dict[PeerId, Connection] = {}
+        self._punched: set[PeerId] = set()
+        self._held: dict[PeerId, asyncio.Event] = {}
+        self.quic_first = False
+        """Dial by QUIC where both are offered: observers then see the UDP end that holes are punched with."""
         self._connections = Gauge("connections", CONNECTIONS, "connections", None)
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
@@ -123,9 +131,16 @@ class StreamTransport:
     async def count_connections(self) -> None:
         """Ask p2pd which connections it holds, for ``gauges``; those with offenders are closed."""
         with contextlib.suppress(TransportError):
-            peers = await self._control.connected(self._peer)
-            self._connections.in_use = len(peers)
+            ends = await self._control.connected(self._peer)
+            self._connections.in_use = len(ends)
+            peers = {peer for peer, _ in ends}
+            self._punched &= peers
+            self._ways = ways(ends, self._punched)
             self.guard.cut_offenders(peers)
+
+    def ways(self) -> dict[PeerId, Connection]:
+        """How each peer is connected, as of the last ``count_connections``."""
+        return self._ways
 
     def gauges(self) -> list[Gauge]:
         """What others may make this peer hold and do, and what was refused."""
@@ -258,7 +273,34 @@ class StreamTransport:
 
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
-        await self._control.dial(peer, addresses)
+        if self.quic_first:
+            addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
+        await self._control.dial(peer, addresses, quic_first=self.quic_first)
+
+    async def listening(self) -> tuple[str, ...]:
+        """p2pd's own addresses now, circuits and mapped ones included; raises TransportError."""
+        return await self._control.listening(self._peer)
+
+    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
+        """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
+
+        Meanwhile no link brings the old connection back; afterwards they all open their streams anew.
+        """
+        held = self._held[peer] = asyncio.Event()
+        try:
+            await self._control.disconnect(peer)
+            async with deadline(peer, within):
+                await self._control.dial(peer, [address])
+            self._punched.add(peer)
+        except TransportError as error:
+            log.info("no hole to it: %s", error)
+            return False
+        finally:
+            del self._held[peer]
+            held.set()
+            if (link := self._links.get(peer)) is not None:
+                link.hurry()
+        return True
 
     async def _attach(self, control: str) -> None:
         async with deadline(self._peer, ATTACH_S):
@@ -325,6 +367,8 @@ class StreamTransport:
     async def _open(self, link: Link) -> FrameStream:
         if not self._admits(link.peer):
             raise Refused(link.peer, PRIVATE)
+        if (held := self._held.get(link.peer)) is not None:
+            await held.wait()
         if self.guard.is_penalised(link.peer):
             raise TransportError(link.peer, "broke the protocol and is refused for a while")
         if link.addresses:

@@ -6,17 +6,13 @@ of the body is read before. ``/healthz`` needs no token. There are no CORS heade
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hmac
 import json
 import os
 import secrets
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -24,8 +20,10 @@ from starlette.routing import Route
 
 from protocols.errors import EnvironmentFault, MurmurError
 
+from .http import HttpServer
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 BODY_LIMIT = 64 * 1024
 """Bytes of a request's body."""
-HEADER_LIMIT = 16 * 1024
-CONNECTION_LIMIT = 64
-GRACE_S = 2
-"""Seconds that open requests get at shutdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,44 +204,22 @@ def _hardened(send: Send) -> Send:
     return with_headers
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the daemon."""
-        yield
-
-
 class ApiServer:
     """The API in the daemon's own loop, and ``api.json`` beside it while it runs."""
 
     def __init__(self, home: Home, answers: Answers) -> None:
         self._home = home
         self._token = secrets.token_urlsafe(32)
-        self._app = create_app(answers, self._token)
-        self._server: _Server | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.port = 0
+        self._server = HttpServer(create_app(answers, self._token), "--api-port")
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before ``start``."""
+        return self._server.port
 
     async def start(self, port: int) -> None:
         """Listen on loopback (0 = any port) and write ``api.json``; raises EnvironmentFault when the port is taken."""
-        listener = _listen(port)
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            loop="none",
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTION_LIMIT,
-            timeout_graceful_shutdown=GRACE_S,
-            h11_max_incomplete_event_size=HEADER_LIMIT,
-        )
-        self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="api")
+        await self._server.start(LOOPBACK, port)
         try:
             self._announce()
         except BaseException:
@@ -257,10 +229,7 @@ class ApiServer:
     async def close(self) -> None:
         """Answer what is open, stop listening, and remove ``api.json``."""
         self._home.api.unlink(missing_ok=True)
-        if self._server is not None and self._task is not None:
-            self._server.should_exit = True
-            await self._task
-            self._server = self._task = None
+        await self._server.close()
 
     def _announce(self) -> None:
         url = f"http://{LOOPBACK}:{self.port}"
@@ -277,19 +246,3 @@ class ApiServer:
                 f"cannot write {self._home.api}: {error.strerror}",
                 remedy="free some disk space or choose another --home",
             ) from error
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen(CONNECTION_LIMIT)
-    except OSError as error:
-        listener.close()
-        raise EnvironmentFault(
-            f"cannot listen on {LOOPBACK}:{port}: {error.strerror}",
-            remedy="choose another port with --api-port N, or 0 for any",
-        ) from error
-    listener.setblocking(False)
-    return listener

@@ -60,7 +60,8 @@ def start_logging(home: Home, *, debug: bool) -> None:
     logging.captureWarnings(capture=True)
     threading.excepthook = _thread_failed
     sys.unraisablehook = _unraisable
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for chatty in ("uvicorn", "multiaddr"):  # the latter tells every step of its parsing
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _thread_failed(given: threading.ExceptHookArgs) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import random
 import time
@@ -27,11 +26,13 @@ from . import status as st
 from .address_book import AddressBook
 from .key_lease import KeyLease, leave
 from .peers import Record
+from .reaching import Reaching, Surroundings
 from .refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from dht.connections import Connection
     from dht.seeds import Seed
 
     from .identity import Identity
@@ -45,14 +46,14 @@ log = logging.getLogger(__name__)
 LOOK_S = (1.0, 15.0)
 """First and longest pause between looks into the directory; back to the first when neighbours change."""
 SHOW_S = 1.0
-COUNT_EVERY = 10
-"""Turns of showing from one count of p2pd's connections to the next."""
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
 SAVE_S, NEWS_S = 60.0, 3.0
 """Between two times that the book of addresses is written; and the same when there is somebody new in it."""
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
+HELPERS = frozenset({"lighthouse", "relay"})
+"""Roles of those that help a run and take no part in its rounds."""
 MAX_STRANGERS = 16
 """Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
 
@@ -113,6 +114,11 @@ class Network:
         self.lease = KeyLease(home.root, PeerId(identity.peer), reporter)
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
+        self._helpers: dict[PeerId, PeerRecord] = {}
+        self._restarts = 0
+        around = Surroundings(self._observers, self._relays, self._announce, self._stand)
+        confined = options.listen.startswith("127.")
+        self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
         self._due, self._save, self._met = 0.0, 0.0, False
@@ -131,7 +137,7 @@ class Network:
         await self._p2pd.start()
         self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
         await self.transport.start(self._p2pd.control, in_rounds=False)
-        self._show_reach()
+        await self._reaching.start()
         await self._directory.start(addresses)
         self._announce()
         self._tasks = self._begin_tasks()
@@ -191,6 +197,7 @@ class Network:
     async def close(self) -> None:
         """End everything in reverse order. Safe to call twice."""
         await self._end_tasks()
+        await self._reaching.close()
         self._save = 0.0
         await self._remember()
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
@@ -201,7 +208,11 @@ class Network:
             stack.push_async_callback(leave, self._directory, self._head_round(), told=works and not self.lease.lost)
 
     def _begin_tasks(self) -> list[asyncio.Task[None]]:
-        return [keep_going(self._look, "look for peers"), keep_going(self._show, "network status")]
+        return [
+            keep_going(self._look, "look for peers"),
+            keep_going(self._reaching.run, "reachability"),
+            keep_going(self._show, "network status"),
+        ]
 
     async def _end_tasks(self) -> None:
         await end(self._tasks)
@@ -222,24 +233,36 @@ class Network:
 
     async def _restarted(self, control: str) -> None:
         """p2pd died and was started again: everything that lived in it is set up anew."""
-        self._reporter.warn("p2pd", "p2pd died and was started again", "nothing: connections come back by themselves")
+        if self._p2pd.restarts > self._restarts:
+            remedy = "nothing: connections come back by themselves"
+            self._reporter.warn("p2pd", "p2pd died and was started again", remedy)
+        self._restarts = self._p2pd.restarts
         await self.transport.rebind(control)
+        self._directory.client = bool(self._p2pd.relays)  # what is stored behind a NAT gets lost
         await self._directory.rebind()
         self._announce()
 
     def _announce(self) -> None:
         head = self._announced = self._head_round()
         self._due = time.monotonic() + ANNOUNCE_S
-        addresses, roles = self._show_reach(), self._roles
+        addresses, roles = self._reaching.addresses, self._roles
         if self._session is None:  # nobody shall come yet: only the key is claimed
             addresses = roles = ()
         record = PeerRecord(self._run, self.transport.peer, addresses, roles, version("murmuration"), head, 0, 0)
         self._directory.announce(self.lease.stamp(record))
 
-    def _show_reach(self) -> tuple[str, ...]:
-        addresses = best_addresses(self.transport.addresses())
-        self._reporter.apply(st.Reach("unknown", ("reachability is not probed yet",), addresses))
-        return addresses
+    def _observers(self) -> list[PeerId]:
+        """Who can tell how it sees this peer: lighthouses first."""
+        seeds = [PeerId(split(seed.address)[1]) for seed in self._directory.seeds() if seed.state == "ok"]
+        return list(dict.fromkeys((*seeds, *self._helpers, *sorted(self.transport.neighbours()))))
+
+    def _relays(self) -> tuple[str, ...]:
+        records = (self._helpers[peer] for peer in sorted(self._helpers))
+        return tuple(each.addresses[0] for each in records if "relay" in each.roles and each.addresses)
+
+    def _stand(self, direct: bool) -> None:
+        if self._session is not None:
+            self._session.stand(direct=direct)
 
     async def _look(self) -> None:
         """Connect to the members that the directory knows, and to some others; less often while nothing changes."""
@@ -251,6 +274,8 @@ class Network:
                 self.lease.look(records, self._directory)
             records = [each for each in records if not each.left]
             found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
+            self._helpers = {PeerId(each.peer): each for each in found if HELPERS & set(each.roles)}
+            found = [each for each in found if each.peer not in self._helpers]
             self._records = {PeerId(each.peer): each for each in found}
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
@@ -278,20 +303,18 @@ class Network:
 
     async def _show(self) -> None:
         """Bring the network's figures into the status document."""
-        for turn in itertools.count():
+        while True:
             if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
-            neighbours = len(self.transport.neighbours())
-            self.lease.beat(heard=neighbours > 0)
+            neighbours = self.transport.neighbours()
+            self.lease.beat(heard=bool(neighbours))
             sent, received = self.traffic()
-            self._reporter.apply(st.Peers(total=neighbours, direct=neighbours))
+            self._reporter.apply(_by_kind(neighbours, self.transport.ways()))
             self._reporter.apply(st.Traffic(sent, received))
             processes = self._reporter.status.processes
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
             self._tell_seeds()
-            if turn % COUNT_EVERY == 0:
-                await self.transport.count_connections()
             self.refusals.tell()
             await self._remember()
             await asyncio.sleep(SHOW_S)
@@ -329,6 +352,11 @@ class Network:
 
     def _head_round(self) -> int:
         return self._reporter.status.round.last_sealed or 0
+
+
+def _by_kind(neighbours: frozenset[PeerId], ways: dict[PeerId, Connection]) -> st.Peers:
+    kinds = [ways[peer].kind if peer in ways else "direct" for peer in neighbours]
+    return st.Peers(len(kinds), kinds.count("direct"), kinds.count("punched"), kinds.count("relayed"))
 
 
 def _fits(address: str) -> bool:

@@ -87,3 +87,28 @@ class SwarmOptions:
     timeout: float = 0.0
     """Seconds for the whole swarm, virtual ones for a virtual swarm; 0 = as long as its rounds allow."""
     debug: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LighthouseOptions:
+    """A public helper: directory entry and relay."""
+
+    home: Path
+    listen: str = "0.0.0.0"
+    """IPv4 address on which both listen."""
+    p2p_port: int = 4001
+    relay_port: int = 4002
+    announce: tuple[str, ...] = ()
+    """Multiaddrs of this machine as others reach it, without port: ``/ip4/203.0.113.7`` or ``/dns4/NAME``."""
+    relay_only: bool = False
+    """No directory node."""
+    runs: tuple[bytes, ...] = ()
+    """Ids of the only runs that are served; none = any."""
+    join: tuple[str, ...] = ()
+    """Multiaddrs of other lighthouses."""
+    http_host: str = "127.0.0.1"
+    http_port: int = 0
+    """For ``/healthz`` and ``/metrics``; 0 = any."""
+    total_rate: float = 50e6
+    """Bytes a second that all circuits may carry together."""
+    debug: bool = False

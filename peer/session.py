@@ -159,6 +159,10 @@ class Session:
         except EnvironmentFault as error:
             self._refused(error)
 
+    def stand(self, *, direct: bool) -> None:
+        """Whether others can dial this peer: its commits say so from now on."""
+        self._parts.machine.stand(direct=direct)
+
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         """Streams opened or closed: the machine hears of both, first of those that closed."""
         if self._outbox is None:

@@ -144,7 +144,8 @@ class Context:
         self.drift: Vector = np.zeros_like(state[0])
         self.legs: list[Leg] = []
         self.training: Training | None = None
-        self.finishing = self.paused = False  # no window is trained any more; none for the time being
+        # No window is trained any more; none for the time being; others can dial this peer, as far as is known.
+        self.finishing, self.paused, self.direct = False, False, True
         self.view, self.signed_view = self.head.view + 1, 0
         self.known = Known(self.head.seal, self.head.votes)
         self.readys, self.votes = Ballots(), Ballots()

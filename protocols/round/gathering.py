@@ -104,7 +104,7 @@ def on_encoded(ctx: Context, encoded: Encoded) -> None:
     """Commit to the encoded update."""
     ctx.round.encoded = encoded
     _notice_lost_bytes(ctx)
-    ctx.sign(Commit(ctx.head.seal, encoded.tree.root, tuple(ctx.legs[: ctx.round.carried]), up=0, direct=True))
+    ctx.sign(Commit(ctx.head.seal, encoded.tree.root, tuple(ctx.legs[: ctx.round.carried]), up=0, direct=ctx.direct))
 
 
 def on_commit(ctx: Context, statement: Statement, source: PeerId | None, now: float) -> bool:

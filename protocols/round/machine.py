@@ -296,6 +296,10 @@ class Machine:
             opinions.consider(ctx, (peer,), now)
         return ctx.take()
 
+    def stand(self, *, direct: bool) -> None:
+        """Whether others can dial this peer, for its next commits."""
+        self._ctx.direct = direct
+
     def left(self, peer: PeerId, now: float) -> list[Effect]:
         """The stream to a neighbour closed; if it does not come back soon the peer counts as gone."""
         ctx = self._ctx

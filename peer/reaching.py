@@ -1,0 +1,218 @@
+"""Carries out the reachability ladder: asks observers, publishes what is proven, reserves at relays, punches holes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dht import reach
+from dht.punch import Puncher
+from dht.reachability import Plan, View, plan
+from protocols.errors import MurmurError
+from protocols.ids import short
+from protocols.reach import BUSY
+
+from . import status as st
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dht.p2pd import P2pd
+    from dht.transport import StreamTransport
+    from protocols.ids import PeerId
+    from protocols.reach import ReachReply
+
+    from .reporter import Reporter
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Between two looks at addresses and connections."""
+ASK_EVERY_S = 60.0
+"""Between two questions to one observer while nothing changes."""
+ASK_AGAIN_S = 5.0
+"""The same after one that failed."""
+OBSERVERS = 4
+RELAY_PATIENCE_S = 20.0
+"""For a relay to take the reservation, before another one is tried."""
+PUNCH_RETRY_S = (3.0, 600.0)
+"""First and longest pause before a hole to a peer is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the ladder needs of the network round it."""
+
+    observers: Callable[[], list[PeerId]]
+    """Who can be asked, those preferred first."""
+    relays: Callable[[], tuple[str, ...]]
+    """Addresses of known relays, one of each."""
+    publish: Callable[[], None]
+    """What this peer says of itself has changed."""
+    stand: Callable[[bool], None]
+    """Whether others can dial this peer has changed."""
+
+
+@dataclass
+class _Observer:
+    """What one peer has told."""
+
+    due: float = 0.0
+    reply: ReachReply | None = None
+
+
+@dataclass
+class _Hole:
+    """Attempts to punch through to one peer."""
+
+    due: float = 0.0
+    pause: float = PUNCH_RETRY_S[0]
+
+
+@dataclass
+class Reaching:
+    """One for each network; ``run`` is its task, ``close`` ends what else it began."""
+
+    own: PeerId
+    p2pd: P2pd
+    transport: StreamTransport
+    reporter: Reporter
+    around: Surroundings
+    confined: bool
+    """p2pd listens on loopback only."""
+    plan: Plan = field(default_factory=lambda: Plan("unknown", ("nobody has been asked yet",), (), (), ()))
+
+    def __post_init__(self) -> None:
+        self._observers: dict[PeerId, _Observer] = {}
+        self._holes: dict[PeerId, _Hole] = {}
+        self._listen: tuple[str, ...] = ()
+        self._interfaces: frozenset[str] = frozenset()
+        self._reserved_at = 0.0
+        self._server = reach.ReachServer()
+        self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What others are told, each ending in this peer's id."""
+        return tuple(f"{each}/p2p/{self.own}" for each in self.plan.publish)
+
+    async def start(self) -> None:
+        """Answer others' questions; raises TransportError."""
+        await self.transport.serve(reach.PROTOCOL, self._server.serve)
+        await self._puncher.start()
+
+    async def close(self) -> None:
+        """End the holes under way."""
+        await self._puncher.close()
+
+    async def run(self) -> None:
+        """Look, ask, act, for ever."""
+        while True:
+            with contextlib.suppress(MurmurError):  # p2pd is being restarted
+                await self._look()
+                self.plan = replace(self.plan, ask=plan(self._view()).ask)
+                await self._ask()
+                self._follow(plan(self._view()))
+                await self._punch()
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        await self.transport.count_connections()
+        listen = await self.transport.listening()
+        interfaces = frozenset(
+            each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses
+        )
+        if interfaces != self._interfaces or _fixed(listen) != _fixed(self._listen):
+            for observer in self._observers.values():
+                observer.due = 0.0
+        self._listen, self._interfaces = listen, interfaces
+
+    async def _ask(self) -> None:
+        known = self.around.observers()
+        direct = [peer for peer, way in self.transport.ways().items() if way.kind == "direct"]
+        chosen = [peer for peer in known if peer in direct][:OBSERVERS]
+        self._observers = {peer: self._observers.get(peer, _Observer()) for peer in chosen}
+        now = time.monotonic()
+        due = [peer for peer in chosen if self._observers[peer].due <= now]
+        await asyncio.gather(*(self._ask_one(peer, self._observers[peer]) for peer in due))
+
+    async def _ask_one(self, peer: PeerId, observer: _Observer) -> None:
+        try:
+            reply = await reach.ask(self.transport, peer, self.plan.ask)
+            is_busy = any(each.found == BUSY for each in reply.outcomes)
+            observer.due = time.monotonic() + (ASK_AGAIN_S if is_busy else ASK_EVERY_S)
+            if observer.reply is None or not is_busy:
+                observer.reply = reply
+        except MurmurError as error:
+            log.debug("%s does not tell how it sees this peer: %s", short(peer), error)
+            observer.due = time.monotonic() + ASK_AGAIN_S
+
+    def _view(self) -> View:
+        seen: dict[str, str] = {}
+        found: dict[str, dict[str, str]] = {}
+        for peer, observer in self._observers.items():
+            if observer.reply is not None:
+                seen[peer] = observer.reply.observed
+                for outcome in observer.reply.outcomes:
+                    if outcome.found != BUSY:
+                        found.setdefault(outcome.address, {})[peer] = outcome.found
+        punched = sum(way.kind == "punched" for way in self.transport.ways().values())
+        using = [each for each in self.p2pd.relays if each in self.around.relays()]
+        relays = tuple(dict.fromkeys((*using, *self.around.relays())))
+        return View(
+            self.p2pd.port, self._listen, self._interfaces, seen, found, relays, punched=punched, confined=self.confined
+        )
+
+    def _follow(self, new: Plan) -> None:
+        """Tell what has changed, and let p2pd reserve where that is called for."""
+        before, self.plan = self.plan, new
+        if new != before:
+            self.reporter.apply(st.Reach(new.rung, new.evidence, self.addresses))
+        if new.publish != before.publish:
+            log.info("reachable: %s (%s)", new.rung, "; ".join(new.evidence))
+            self.around.publish()
+        if new.direct != before.direct:
+            self.around.stand(new.direct)
+        self.transport.quic_first = bool(new.relays)
+        if not new.relays:
+            return
+        held = {relay for relay in self.p2pd.relays if any(each.startswith(relay) for each in self._listen)}
+        patient = time.monotonic() - self._reserved_at < RELAY_PATIENCE_S
+        if set(new.relays) != set(self.p2pd.relays) and not (held or patient) and self.p2pd.reserve_at(new.relays):
+            self._reserved_at = time.monotonic()
+
+    async def _punch(self) -> None:
+        """Try one hole to each relayed peer whose id is larger, now and then."""
+        if not self._udp_end():
+            return
+        now = time.monotonic()
+        relayed = [peer for peer, way in self.transport.ways().items() if way.kind == "relayed" and peer > self.own]
+        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.ways()}
+        for peer in relayed:
+            hole = self._holes.setdefault(peer, _Hole())
+            if hole.due > now:
+                continue
+            hole.due, hole.pause = now + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+            try:
+                await self._puncher.punch(peer)
+            except MurmurError as error:
+                log.info("no hole to %s: %s", short(peer), error)
+
+    def _udp_end(self) -> str:
+        """Where observers see this peer's UDP socket; "" where none does."""
+        ends = [each.reply.observed for each in self._observers.values() if each.reply is not None]
+        return next((end for end in ends if "/udp/" in end), "")
+
+    def _punched(self, peer: PeerId, worked: bool) -> None:
+        log.info("a hole to %s: %s", short(peer), "punched" if worked else "failed, back through the relay")
+
+
+def _fixed(listen: tuple[str, ...]) -> frozenset[str]:
+    """Addresses without circuits, which come and go without a change of the network."""
+    return frozenset(each for each in listen if "/p2p-circuit" not in each)
