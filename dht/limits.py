@@ -77,6 +77,15 @@ loop. The others are dropped, and have their chance in the next look-up; members
 SMALL_FRAME = 4096
 """Bytes of the largest frame that is paced even on streams that we opened ourselves."""
 
+REACH = Rate(8, 64)
+"""Addresses dialled back for all askers: each costs 3 ms of two processes, and a socket for five seconds at most."""
+REACH_PLACE = Rate(0.5, 16)
+"""Of the askers seen at one IPv4 address, or in one IPv6 /64: it is there that what they ask for arrives."""
+REACH_EACH = Rate(0.1, 12)
+"""Of one asker: whoever's network changed asks anew, for as many as a request holds."""
+REACH_AT_ONCE = 16
+"""Requests that are answered at the same time, one for each peer."""
+
 PENALTY_S = 30.0
 """For a stranger that broke the protocol, doubled each time."""
 PENALTY_MOST_S = 3600.0

@@ -62,6 +62,7 @@ class Reception:
         pace = partial(self.guard.pace, peer)
         stream = FrameStream(peer, ends, run=self.own.run, timing=self.timing, counter=Counter(self.total), pace=pace)
         try:
+            stream.address = address()
             if await self._welcome(stream, protocol):
                 await self.services[protocol](stream)
         except TransportError as error:

@@ -106,6 +106,8 @@ class FrameStream:
         self._run = run
         self._timing = timing
         self.counter = counter
+        self.address = ""
+        """Where the peer is, as a multiaddr, on a stream that it opened; "" when that is not known."""
         self._pace = pace
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time

@@ -36,6 +36,8 @@ PAYLOAD_LIMITS = MappingProxyType(
         "blob": 128,
         "bytes": 1024 * 1024,
         "manifest": 4 * 1024 * 1024,
+        "ask-reach": 512,
+        "reach": 1024,
         "ping": 0,
     }
 )

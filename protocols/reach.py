@@ -26,8 +26,8 @@ IP: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 MAX_ASKED = 4
 """Addresses of one request."""
-MAX_CHARS = 80
-"""Of an address: the longest has 68."""
+MAX_CHARS = 64
+"""Of an address: the longest has 62."""
 
 PROVEN = "proven"
 """The peer was there. Whoever dialled had been written to before: a NAT that lets in any port of an address that was
@@ -78,6 +78,13 @@ class AskReach:
 
     addresses: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no peer answers."""
+        if len(self.addresses) > MAX_ASKED or len(set(self.addresses)) != len(self.addresses):
+            raise ValueError(f"more than {MAX_ASKED} addresses, or one twice")
+        for each in self.addresses:
+            endpoint(each)
+
     def encode(self) -> bytes:
         """The payload."""
         return pack({"addresses": list(self.addresses)})
@@ -86,9 +93,10 @@ class AskReach:
     def decode(cls, payload: bytes, *, sender: str) -> AskReach:
         """Parse a request of ``sender``; raises RemoteError."""
         addresses = cast("tuple[str, ...]", _fields(payload, _ASK, "ask-reach", sender)["addresses"])
-        if len(set(addresses)) != len(addresses):
-            raise RemoteError(sender, "malformed ask-reach: one address twice")
-        return cls(addresses)
+        try:
+            return cls(addresses)
+        except ValueError as error:
+            raise RemoteError(sender, f"malformed ask-reach: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,8 @@ class ReachReply:
         if len(expected) != len(reply.outcomes):
             raise RemoteError(sender, f"tells of {len(reply.outcomes)} addresses where {len(expected)} were asked for")
         for (address, verdict), outcome in zip(expected, reply.outcomes, strict=True):
-            if outcome.address != address or (outcome.found == PROVEN and verdict):
+            fits = outcome.found == verdict if verdict else outcome.found not in _NOT_DIALLED
+            if outcome.address != address or not fits:
                 raise RemoteError(sender, f"tells of {outcome.address}, {outcome.found}, where {address} was asked for")
         return reply
 
@@ -228,5 +237,6 @@ def _outcome(value: object) -> Outcome:
     return Outcome(cast("str", fields["address"]), cast("str", fields["found"]))
 
 
-_ASK = {"addresses": list_of(_address, MAX_ASKED)}
+_NOT_DIALLED = frozenset({ELSEWHERE, UNSEEN})
+_ASK = {"addresses": list_of(text(MAX_CHARS), MAX_ASKED)}
 _REPLY = {"observed": _observed, "outcomes": list_of(_outcome, MAX_ASKED)}
