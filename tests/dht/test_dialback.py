@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def test_arbitrary_bytes_are_no_certificate_and_no_extension(raw: bytes) -> None
 
 
 @contextlib.asynccontextmanager
-async def listening(listener: Listener) -> AsyncIterator[str]:
+async def listening(listener: Listener, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of a listener on loopback."""
     tasks: set[Any] = set()
 
@@ -119,9 +120,9 @@ async def listening(listener: Listener) -> AsyncIterator[str]:
         finally:
             writer.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, host, 0)
     try:
-        yield f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}"
+        yield f"/ip{6 if ':' in host else 4}/{host}/tcp/{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         await server.wait_closed()
@@ -193,6 +194,20 @@ def test_a_listener_of_the_specification_is_proven_to_be_itself_and_nobody_else(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     runner(scenario())
+
+
+def test_an_ipv6_address_is_proven_too(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 on loopback")
+
+    async def scenario() -> None:
+        async with listening(libp2p(tmp_path), "::1") as address:
+            await prove(address, HOME.peer)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

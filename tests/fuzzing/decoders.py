@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgpack
 import numpy as np
 
+from dht.certificate import CERTIFICATE_BYTES, owner
 from dht.handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
 from dht.limits import RECORD_BYTES
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record
@@ -60,7 +61,9 @@ def _frames() -> list[Decoder]:
         encode_hello(Hello(ex.RUN, "murmuration 0.1.0"))[4:],
         encode_hello(Hello(ex.RUN, "x", refusal="private run"))[4:],
     )
+    shown = (ex.certificate(),)
     return [
+        Decoder("certificate", owner, (ValueError,), shown, CERTIFICATE_BYTES),
         Decoder("header", lambda raw: decode_header(raw, run=ex.RUN, peer=ME), (RemoteError,), header, HEADER_LIMIT),
         Decoder("hello", lambda raw: decode_hello(raw, peer=ME), (RemoteError,), hello, HELLO_LIMIT),
     ]
