@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgpack
 import numpy as np
 
+from dht.certificate import CERTIFICATE_BYTES, owner
 from dht.handshake import HELLO_LIMIT, Hello, decode_hello, encode_hello
 from dht.limits import RECORD_BYTES
 from dht.records import RECORD_LIMIT, PeerRecord, decode_record, encode_record
@@ -23,6 +24,7 @@ from protocols.ids import digest
 from protocols.manifest import render, run_id
 from protocols.manifest_text import TEXT_LIMIT, parse
 from protocols.payloads import Digest, Have, Piece, Pieces, Want
+from protocols.reach import ELSEWHERE, PROVEN, AskReach, Outcome, ReachReply
 from protocols.state_payloads import LeaveState, StateChunk, StateQueue, WantState
 from protocols.statements import MAX_RAW
 
@@ -59,7 +61,9 @@ def _frames() -> list[Decoder]:
         encode_hello(Hello(ex.RUN, "murmuration 0.1.0"))[4:],
         encode_hello(Hello(ex.RUN, "x", refusal="private run"))[4:],
     )
+    shown = (ex.certificate(),)
     return [
+        Decoder("certificate", owner, (ValueError,), shown, CERTIFICATE_BYTES),
         Decoder("header", lambda raw: decode_header(raw, run=ex.RUN, peer=ME), (RemoteError,), header, HEADER_LIMIT),
         Decoder("hello", lambda raw: decode_hello(raw, peer=ME), (RemoteError,), hello, HELLO_LIMIT),
     ]
@@ -92,6 +96,9 @@ def _payloads() -> list[Decoder]:
     stated = (StateQueue(ex.ONE, 3).encode(), StateQueue(ex.ONE, None).encode())
     asks = (AskBlob(ex.ONE).encode(), AskBlob(ex.TWO, 1 << 20, 1 << 20).encode())
     replies = (Reply(HERE, size=1 << 20).encode(), Reply(BUSY, position=64).encode())
+    reach = AskReach(("/ip4/203.0.113.5/tcp/4001", "/ip6/2001:db8::1/tcp/9"))
+    found = zip(reach.addresses, (PROVEN, ELSEWHERE), strict=True)
+    reached = ReachReply("/ip4/203.0.113.5/tcp/50000", tuple(Outcome(*each) for each in found))
     kinds: list[tuple[str, Callable[[bytes], object], tuple[bytes, ...]]] = [
         ("parts", lambda raw: Pieces.decode(raw, SIZES, sender=ME), (b"".join(map(bytes, pieces.encode())),)),
         ("want", lambda raw: Want.decode(raw, sender=ME), (Want(ex.ONE, (0, 1, 2)).encode(),)),
@@ -105,6 +112,8 @@ def _payloads() -> list[Decoder]:
         ("state", lambda raw: StateChunk.decode(raw, sender=ME), (b"".join(map(bytes, chunk.encode())),)),
         ("ask-blob", lambda raw: AskBlob.decode(raw, sender=ME), asks),
         ("blob", lambda raw: Reply.decode(raw, sender=ME), replies),
+        ("ask-reach", lambda raw: AskReach.decode(raw, sender=ME), (reach.encode(), AskReach(()).encode())),
+        ("reach", lambda raw: ReachReply.decode(raw, reach, sender=ME), (reached.encode(),)),
     ]
     codecs = [
         Decoder(f"codec {name}", _codec(name), (ValueError,), (get_codec(name).encode(ex.vector()),), 64 * KIB, 8)

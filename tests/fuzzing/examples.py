@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from dht.certificate import EXTENSION, SIGNED
 from peer.identity import Identity
 from peer.state import Checkpoint
 from protocols.chain_payloads import AskChain, ChainReply, Link
-from protocols.ids import Hash
+from protocols.ids import Hash, public_key
 from protocols.manifest import Manifest, ShardEntry, Start, sign
 from protocols.manifest_defaults import Choices, default_manifest
 from protocols.messages import (
@@ -115,3 +120,14 @@ def manifests() -> tuple[Manifest, ...]:
     private = default_manifest(Choices(allow=(THIRD.peer,), seed=5), founders=[ME.peer], shards=shards)
     later = replace(plain, start=Start("ab" * 32, 9, "cd" * 32, 8 * 81_648, "ef" * 32))
     return tuple(sign(each, ME.peer, ME.sign) for each in (plain, private, later))
+
+
+def certificate() -> bytes:
+    """What ``ME`` shows in a TLS handshake, always the same bytes."""
+    key, name, day = Ed25519PrivateKey.from_private_bytes(bytes(32)), x509.Name([]), datetime(2020, 1, 1, tzinfo=UTC)
+    subject = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    whose = b"\x08\x01\x12\x20" + public_key(ME.peer)
+    extension = b"\x30\x68\x04\x24" + whose + b"\x04\x40" + ME.sign(SIGNED + subject)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day)
+    builder = builder.add_extension(x509.UnrecognizedExtension(EXTENSION, extension), critical=False)
+    return builder.sign(key, None).public_bytes(Encoding.DER)
