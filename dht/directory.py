@@ -22,10 +22,10 @@ from protocols.ids import PeerId
 
 from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES, Gauge
-from .records import PeerRecord, encode_record, expiration_of, key_of, next_sequence
+from .records import CLOCK_LIMIT_S, PeerRecord, encode_record, expiration_of, key_of, next_sequence
 from .seeds import ClockDiffers, Seed, Seeds, SeedTiming
 from .tasks import end, keep_going
-from .validator import CLOCK_LIMIT_S, RecordValidator, make_room, reading
+from .validator import RecordValidator, make_room, reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
