@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import socket
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from dht.probe import NAT_PMP_PORT
 from dht.records import CLOCK_LIMIT_S
+from dht.tasks import end
 from protocols.errors import MurmurError
 
 from . import doctor_checks_daemon as by_daemon
@@ -21,6 +21,7 @@ from . import doctor_checks_network as by_network
 from . import doctor_interfaces as interfaces
 from .doctor import WITHIN_S, Check, beside
 from .doctor_report import JOIN, Outcome, skipped
+from .identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,13 +43,13 @@ class Checks:
         self._subject = subject
         self._options = subject.configured.options
         self._manifest = None if isinstance(subject.goal, MurmurError) else subject.goal.manifest
+        self._names = by_entry.Names()
         self._torch = asyncio.create_task(by_machine.torch(), name="torch")
 
     async def close(self) -> None:
         """End what may still run."""
-        self._torch.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._torch
+        await end([self._torch])
+        await self._names.close()
 
     def all(self) -> list[Check]:
         """Every check, each id once."""
@@ -56,20 +57,30 @@ class Checks:
 
     def _of_home(self) -> list[Check]:
         subject, options, home = self._subject, self._options, self._subject.home
-        others = not options.alone and not isinstance(subject.goal, MurmurError) and bool(subject.goal.seeds)
         return [
             Check("config", "config", _at_once(partial(by_home.configuration, subject.configured))),
             Check("key", "key", _at_once(partial(by_home.key, home, subject.identity))),
             Check("home", "home", partial(by_home.place, home)),
             Check("disk", "disk", self._disk),
-            Check("run", "run", _at_once(partial(by_home.run, subject.goal, subject.status))),
-            Check("data", "data", partial(by_home.data, self._manifest, home, options.data, others=others), SHARDS_S),
+            Check("run", "run", _at_once(partial(by_home.run, subject.goal, subject.status, subject.identity))),
+            Check("data", "data", self._data, SHARDS_S),
             Check(
                 "daemon",
                 "daemon",
                 _at_once(partial(by_home.daemon, subject.status, subject.silence, held=subject.held)),
             ),
         ]
+
+    async def _data(self) -> Outcome:
+        subject, options = self._subject, self._options
+        if isinstance(subject.goal, MurmurError):
+            return skipped("which data is needed depends on the run")
+        if subject.goal.manifest is None:
+            return skipped("the run's manifest, which names its data, comes from its peers")
+        founders, own = subject.goal.manifest.members.founders, subject.identity
+        lonely = isinstance(own, Identity) and founders == (own.peer,) and not subject.goal.seeds
+        others = not options.alone and not lonely and own is not None
+        return await by_home.data(subject.goal.manifest, subject.home, options.data, others=others)
 
     async def _disk(self) -> Outcome:
         home, options, manifest = self._subject.home, self._options, self._manifest
@@ -103,26 +114,29 @@ class Checks:
 
     def _of_network(self) -> list[Check]:
         options, status = self._options, self._subject.status
-        own, inside = interfaces.own_addresses(), interfaces.in_container()
-        v4, v6 = (interfaces.has_route(family) for family in (socket.AF_INET, socket.AF_INET6))
+        own = cache(interfaces.own_addresses)  # asked inside of the checks: what fails there is a finding
+        v4, v6 = (partial(interfaces.has_route, family) for family in (socket.AF_INET, socket.AF_INET6))
         apart = _APART if options.alone else _LOCAL if by_network.is_local(options.listen) else ""
-        gateway = (by_network.gateway_of(), NAT_PMP_PORT)
-        checks = [
-            Check("network", "network", _at_once(partial(by_network.addresses, own, routed=v4 or v6))),
-            Check(
+        wanted = options.p2p_port
+        looks: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (
+            ("network", "network", lambda: by_network.addresses(own(), routed=v4() or v6())),
+            (
                 "container",
                 "container",
-                _at_once(partial(by_network.container, own, inside=inside, port=options.p2p_port)),
+                lambda: by_network.container(own(), inside=interfaces.in_container(), port=wanted),
             ),
-            Check("ipv6", "IPv6", _at_once(partial(by_network.ipv6, own, routed=v6))),
-            Check("nat", "NAT", _at_once(partial(by_network.nat, own))),
+            ("ipv6", "IPv6", lambda: by_network.ipv6(own(), routed=v6())),
+            ("nat", "NAT", lambda: by_network.nat(own())),
+            ("port", "port", lambda: by_network.port(options.listen, wanted, status)),
+        )
+        checks = [
+            *(Check(name, title, _at_once(look)) for name, title, look in looks),
             Check(
                 "upnp",
                 "UPnP",
-                partial(by_network.upnp, own, options.p2p_port, gateway=gateway),
+                lambda: by_network.upnp(own(), wanted, gateway=(by_network.gateway_of(), NAT_PMP_PORT)),
                 3 * by_network.ROUTER_S,
             ),
-            Check("port", "port", _at_once(partial(by_network.port, options.listen, options.p2p_port, status))),
         ]
         shown = [_unless(apart, each) for each in checks]
         if options.api_port and status is None:
@@ -135,17 +149,20 @@ class Checks:
         if not isinstance(subject.goal, MurmurError):
             given = list(subject.goal.seeds)
         seeds = {each["address"]: each for each in subject.status["seeds"]} if subject.status else {}
-        met = [each for each in dict.fromkeys((*subject.met, *seeds)) if each not in given]
+        given += [each for each in seeds if each not in given and each not in subject.met]
+        met = [each for each in subject.met if each not in given]
         place = subject.configured.place("join") if options.join else ""
-        names = by_entry.names_in([*given, *met])
+        doors = [by_entry.Door(each, seeds.get(each), place) for each in given]
+        known = [by_entry.Door(each, seeds.get(each)) for each in met]
+        hosts = by_entry.names_in([*given, *met])
         checks = [
-            *(Check(f"dns/{each}", "name", partial(by_entry.name, each), by_entry.NAME_S) for each in names),
+            *(Check(f"dns/{each}", "name", partial(by_entry.name, each, self._names), _PATIENCE_S) for each in hosts),
             *(
-                Check(f"{JOIN}{number}", "address", partial(by_entry.entry, each, seeds.get(each), place), _PATIENCE_S)
-                for number, each in enumerate(given[:ADDRESSES], 1)
+                Check(f"{JOIN}{number}", "address", partial(by_entry.entry, each, self._names), _PATIENCE_S)
+                for number, each in enumerate(doors[:ADDRESSES], 1)
             ),
-            Check("met", "known", partial(by_entry.met, met, seeds), _PATIENCE_S),
-            Check("udp", "UDP", partial(by_entry.udp, [*given, *met], socket_of=_udp_socket), _PATIENCE_S),
+            Check("met", "known", partial(by_entry.met, known, self._names), _PATIENCE_S),
+            Check("udp", "UDP", partial(by_entry.udp, [*given, *met], self._names), _PATIENCE_S),
         ]
         return [_unless(_APART if options.alone else "", each) for each in checks]
 
@@ -184,7 +201,3 @@ def _known(outcome: Outcome) -> Callable[[], Awaitable[Outcome]]:
 def _unless(reason: str, check: Check) -> Check:
     """The check, or where there is a ``reason`` that it is left out."""
     return check if not reason else Check(check.id, check.title, _known(skipped(reason)))
-
-
-def _udp_socket() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

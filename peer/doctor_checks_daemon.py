@@ -32,6 +32,8 @@ def inbound(status: dict[str, Any] | None, *, alone: bool) -> Outcome:
             f"through a relay only, which is slower{because}",
             "switch UPnP on in the router, or forward the port of `--p2p-port`, TCP and UDP, to this machine",
         )
+    if reach["rung"] == "none" and why.startswith("--alone"):
+        return skipped(why)
     if reach["rung"] == "none":
         return failed(
             f"no{because}",

@@ -115,11 +115,13 @@ def disk(home: Home, need: int, free_bytes: Callable[[Path], int]) -> Outcome:
     return passed(text)
 
 
-def run(goal: Goal | MurmurError, status: dict[str, Any] | None) -> Outcome:
-    """Which run is trained, or would be."""
+def run(goal: Goal | MurmurError, status: dict[str, Any] | None, own: Identity | MurmurError | None) -> Outcome:
+    """Which run is trained, or would be with the key of its ``own``."""
     if status is not None:
         shown = status["run"]
         return passed(f"{shown['name'] or 'unnamed'}, {(shown['id'] or '')[:12]}, served by the daemon")
+    if isinstance(own, MurmurError):
+        return skipped("which one depends on the key")
     if isinstance(goal, MurmurError):
         return failed(str(goal), goal.remedy or "name a run with --run, or an invitation with --join")
     if goal.manifest is None:
@@ -127,10 +129,8 @@ def run(goal: Goal | MurmurError, status: dict[str, Any] | None) -> Outcome:
     return passed(f"{goal.manifest.run.name}, {goal.manifest.model.size}: what `murmur up` would train")
 
 
-async def data(manifest: Manifest | None, home: Home, folder: Path | None, *, others: bool) -> Outcome:
+async def data(manifest: Manifest, home: Home, folder: Path | None, *, others: bool) -> Outcome:
     """Whether the run's data is on this machine; ``others``: peers may send what is not."""
-    if manifest is None:
-        return skipped("the run's manifest, which names its data, comes from its peers")
     return await beside(lambda: _data(manifest, home, folder, others=others))
 
 
@@ -181,8 +181,8 @@ def daemon(status: dict[str, Any] | None, silence: str, *, held: bool) -> Outcom
     if status is None:
         return skipped("none runs for this home: what only a running one can tell is left out")
     reason = status["reason"]
-    text = f"{status['state']}{': ' + reason['text'] if reason['text'] else ''}, process"
-    text = f"{text} {status['processes']['daemon']['pid']}, murmur {status['version']}"
+    which = f"process {status['processes']['daemon']['pid']}, murmur {status['version']}"
+    text = f"{which}, {status['state']}{': ' + reason['text'] if reason['text'] else ''}"
     if reason["code"] in TROUBLES:
         return warned(text, "`murmur status` and `murmur log` show more")
     return passed(text)

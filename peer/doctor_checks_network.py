@@ -134,8 +134,8 @@ def nat(own: Sequence[Own]) -> Outcome:
     if not of_kind(own, "private", "shared", "bridge", version=4):
         return skipped("no IPv4 here")
     return skipped(
-        "there is one, for all IPv4 addresses here are private; its kind shows only where two peers tell which address"
-        " they see, and no daemon tells that yet"
+        "there is one, for all IPv4 addresses here are private; of which kind, only two peers could tell that say which"
+        " address they see"
     )
 
 
@@ -152,22 +152,23 @@ async def upnp(
         return skipped("not needed: this machine has a public address")
     if not of_kind(own, "private", "shared", "bridge", version=4):
         return skipped("no IPv4 network that a router could belong to")
-    offers, outside = [], None
+    offers: dict[str, list[str]] = {}
+    outside = None
     with contextlib.suppress(OSError):
         if (router := await find_upnp(target, within=within)) is not None:
-            offers.append(f"UPnP at {router}")
+            offers.setdefault(router, []).append("UPnP")
     host, number = gateway
     if host is not None:
         with contextlib.suppress(OSError):
             if (outside := await ask_nat_pmp(host, number, within=within)) is not None:
-                offers.append(f"NAT-PMP at {host}")
+                offers.setdefault(host, []).append("NAT-PMP")
     if not offers:
         return warned(
             f"no router answered UPnP or NAT-PMP within {within:.0f} s",
             f"switch UPnP on in the router, or forward {f'port {wanted}' if wanted else 'a port (--p2p-port)'}, TCP and"
             " UDP, to this machine: others then reach it directly",
         )
-    text = f"the router offers {' and '.join(offers)}"
+    text = "; ".join(f"the router {each} offers {' and '.join(ways)}" for each, ways in offers.items())
     if outside is not None and not outside.is_global:
         whose = "the provider's own network (CGNAT)" if outside in SHARED else "another router"
         return warned(

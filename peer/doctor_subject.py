@@ -101,7 +101,7 @@ def look(options: Configured) -> Subject:
     status, silence = _status(home, held=held)
     goal = _goal(options.options, home, identity)
     if status is not None and status["run"]["id"]:
-        goal = _served(home, bytes.fromhex(status["run"]["id"]), goal)
+        goal = _served(home, str(status["run"]["id"]), goal)
     met: tuple[str, ...] = ()
     if not isinstance(goal, MurmurError):
         met = tuple(AddressBook(home.addresses(goal.run)).addresses(MET))
@@ -161,15 +161,15 @@ def _goal(options: UpOptions, home: Home, identity: Identity | MurmurError | Non
         return told(error)
 
 
-def _served(home: Home, run: bytes, goal: Goal | MurmurError) -> Goal | MurmurError:
+def _served(home: Home, name: str, goal: Goal | MurmurError) -> Goal | MurmurError:
     """The run that a daemon serves, whatever it was asked for then; the addresses are still those of ``goal``."""
-    if not isinstance(goal, MurmurError) and goal.run == run:
+    if not isinstance(goal, MurmurError) and goal.run.hex() == name:
         return goal
     try:
-        manifest = saved(home, run)
-    except MurmurError as error:
-        return error
-    return Goal(run, manifest, () if isinstance(goal, MurmurError) else goal.seeds)
+        run = bytes.fromhex(name)
+        return Goal(run, saved(home, run), () if isinstance(goal, MurmurError) else goal.seeds)
+    except Exception as error:
+        return told(error)
 
 
 def _status(home: Home, *, held: bool) -> tuple[dict[str, Any] | None, str]:
