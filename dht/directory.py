@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from protocols.errors import LocalError, RemoteError
 
 from .node import Node
-from .records import PeerRecord, encode_record, expiration_of, key_of, next_sequence
+from .records import CLOCK_LIMIT_S, PeerRecord, encode_record, expiration_of, key_of, next_sequence
 from .seeds import Seed, Seeds, SeedTiming
 from .tasks import end, keep_going
-from .validator import CLOCK_LIMIT_S, RecordValidator, reading
+from .validator import RecordValidator, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

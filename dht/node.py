@@ -18,8 +18,9 @@ from protocols.ids import PeerId
 
 from . import serializer
 from .limits import FIND_BYTES, STORE_BYTES
+from .records import CLOCK_LIMIT_S
 from .seeds import ClockDiffers
-from .validator import CLOCK_LIMIT_S, make_room
+from .validator import make_room
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -27,6 +27,9 @@ MAX_WORD_CHARS = 64
 MAX_INTEGER = 2**63 - 1
 INSTANCE_BYTES = 16
 
+CLOCK_LIMIT_S = 3.0
+"""hivemind's own bound on the difference between two nodes' clocks, and so ours on what a record says of time."""
+
 _DOMAIN = b"murmur/1/peer-record\0"
 
 

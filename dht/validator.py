@@ -16,7 +16,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from protocols.errors import RemoteError
 
 from .limits import RECORD_BYTES, RECORDS, SIGNATURES, Gauge
-from .records import RECORD_LIMIT, PeerRecord, decode_record, expiration_of, key_of
+from .records import CLOCK_LIMIT_S, RECORD_LIMIT, PeerRecord, decode_record, expiration_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from protocols.ids import PeerId
 
 log = logging.getLogger(__name__)
-
-CLOCK_LIMIT_S = 3.0
-"""hivemind's own bound on the difference between two nodes' clocks."""
 
 _WRAPPING_BYTES = 8
 """hivemind packs every value in msgpack once more."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from protocols.errors import ConfigError, MurmurError
 
-from . import cli_completion, cli_config, cli_export, cli_key, cli_lighthouse, cli_live, cli_log, cli_run
+from . import cli_completion, cli_config, cli_doctor, cli_export, cli_key, cli_lighthouse, cli_live, cli_log, cli_run
 from .cli_flags import SIZES, Commands, Parser, add_methods, at_least, common, share
 from .config_table import NAMES, add_flags, fill, up_options
 from .exits import Exit, exit_code, told
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .config import Settings
 
-MODULES = (cli_run, cli_export, cli_live, cli_key, cli_log, cli_config, cli_completion, cli_lighthouse)
+MODULES = (cli_run, cli_export, cli_live, cli_key, cli_log, cli_config, cli_doctor, cli_lighthouse, cli_completion)
 REMEDY = "the same command with --debug shows where it came from, and `murmur log` what the daemon did"
 USAGE_REMEDY = "mend what it names; the command's --help shows what there is"
 

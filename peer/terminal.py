@@ -25,7 +25,7 @@ _MARKS: dict[Mark, tuple[str, str, str]] = {
     "note": ("·", "-", "2"),
 }
 """The symbol, what stands for it where the stream cannot say it, and its colour."""
-_PLAIN = {"–": "-", "·": "-", "…": "...", "×": "x", "✓": "+", "█": "#", "─": "-", "▕": "[", "▏": "]"}
+_PLAIN = {"–": "-", "·": "-", "…": "...", "×": "x", "✓": "+", "✗": "x", "█": "#", "─": "-", "▕": "[", "▏": "]"}
 _CLEAR = "\r\x1b[K"
 
 
@@ -33,11 +33,10 @@ class Terminal:
     """One stream. Colour and rewriting only on a terminal; ``NO_COLOR`` and ``TERM=dumb`` are heeded."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
-        dumb = environ.get("TERM", "") in ("", "dumb")
         self._stream = stream
         self._wraps = stream.isatty()
-        self.rewrites = self._wraps and not dumb
-        self._colours = self.rewrites and not environ.get("NO_COLOR")
+        self.rewrites = _rewrites(stream, environ)
+        self._colours = colours(stream, environ)
         self._plain = not _says("✓▕█─▏·", stream.encoding)
         self._live = ""
 
@@ -86,6 +85,15 @@ class Terminal:
         if text:
             self._stream.write(text)
             self._stream.flush()
+
+
+def colours(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether text for this stream may have colours."""
+    return _rewrites(stream, environ) and not environ.get("NO_COLOR")
+
+
+def _rewrites(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    return stream.isatty() and environ.get("TERM", "") not in ("", "dumb")
 
 
 def never_fail(stream: TextIO) -> None:
