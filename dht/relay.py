@@ -1,9 +1,9 @@
 """The circuit relay as a process of its own: ``python -m dht.relay``, started by ``relay_process``.
 
 One line of JSON on its input tells it what to be: ``{"key": FILE, "listen": [MULTIADDR…], "announce": [MULTIADDR…],
-"limits": {…}}`` (``relay_limits.RelayLimits``). Later lines ``{"allow": [PEER…] | null}`` say who may reserve. It writes
-``{"event": "ready", "peer": …, "addresses": […]}``, then once a second ``{"event": "figures", …}``, or ``{"event":
-"error", "text": …, "remedy": …}`` and ends. It also ends when its input does, for then its parent has died.
+"limits": {…}}`` (``relay_limits.RelayLimits``). Later lines ``{"allow": [PEER…] | null}`` say who may reserve. It
+writes ``{"event": "ready", "peer": …, "addresses": […]}``, then once a second ``{"event": "figures", …}``, or
+``{"event": "error", "text": …, "remedy": …}`` and ends. It also ends when its input does: then its parent has died.
 """
 
 from __future__ import annotations
@@ -52,19 +52,17 @@ class Given:
 
 def main() -> None:
     """Serve until the input ends or SIGTERM comes; exit code 0, or that of the error told."""
-    os.set_blocking(1, False)
+    out = os.dup(1)
+    os.dup2(2, 1)  # a library that prints does not talk to our parent
+    os.set_blocking(out, False)
     try:
-        trio.run(_main)
-    except* MurmurError as group:
-        error = group.exceptions[0]
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        assert isinstance(error, MurmurError)
-        say("error", text=str(error), remedy=error.remedy)
+        trio.run(_main, out)
+    except MurmurError as error:
+        say(out, "error", text=str(error), remedy=error.remedy)
         sys.exit(2 if isinstance(error, ConfigError) else 5)
 
 
-async def _main() -> None:
+async def _main(out: int) -> None:
     lines = _lines()
     given = parse(await anext(lines, b""))
     seed = read_seed(given.key)
@@ -82,8 +80,8 @@ async def _main() -> None:
         nursery.start_soon(circuits.run)
         for listener in listeners:
             nursery.start_soon(trio.serve_listeners, door.admit, [listener])
-        say("ready", peer=str(own), addresses=[_address(listener) for listener in listeners])
-        await _tell(admission, circuits)
+        say(out, "ready", peer=str(own), addresses=[_address(listener) for listener in listeners])
+        await _tell(out, admission, circuits)
 
 
 def parse(line: bytes) -> Given:
@@ -114,19 +112,20 @@ def read_seed(path: Path) -> bytes:
     return raw[4:36]
 
 
-def say(event: str, **values: Any) -> None:
+def say(out: int, event: str, **values: Any) -> None:
     """One line for the parent; dropped when it reads nothing, for a relay does not wait for it."""
     with contextlib.suppress(BlockingIOError, BrokenPipeError):
-        os.write(1, json.dumps({"event": event, **values}).encode() + b"\n")  # whole: shorter than PIPE_BUF
+        os.write(out, json.dumps({"event": event, **values}).encode() + b"\n")  # whole: shorter than PIPE_BUF
 
 
-async def _tell(admission: Admission, circuits: Circuits) -> None:
+async def _tell(out: int, admission: Admission, circuits: Circuits) -> None:
     began = then = trio.current_time()
     before = 0
     while True:
         await trio.sleep(FIGURES_S)
         now, count = trio.current_time(), circuits.bytes
         say(
+            out,
             "figures",
             unix=time.time(),
             up_s=now - began,
@@ -157,7 +156,7 @@ async def _lines() -> AsyncIterator[bytes]:
 async def _orders(lines: AsyncIterator[bytes], admission: Admission, scope: trio.CancelScope) -> None:
     async for line in lines:
         value = json.loads(line)["allow"]
-        admission.allow(None if value is None else frozenset(value))
+        admission.allow(None if value is None else frozenset(map(str, value)))
     scope.cancel()
 
 

@@ -1,7 +1,7 @@
 """How a connection comes into the relay: socket, Noise or TLS, yamux; each step bounded and with a deadline.
 
-py-libp2p's swarm is not used: it never gives back the slot of an inbound connection, connects to addresses that strangers
-tell it, and offers connections without encryption.
+py-libp2p's swarm is not used: it never gives back the slot of an inbound connection, connects to addresses that
+strangers tell it, and offers connections without encryption.
 """
 
 from __future__ import annotations

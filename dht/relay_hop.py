@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import base58
 import trio
 from google.protobuf.message import DecodeError
 from libp2p.peer.envelope import Envelope, make_unsigned
@@ -35,6 +36,7 @@ ANSWER_S = 10.0
 STALLED_S = 60.0
 """A circuit's end that takes nothing for so long, though there is something for it, is cut off."""
 MESSAGE_BYTES = 4096
+PEER_BYTES = 64
 
 _STATUS = {
     Refusal.NOT_ALLOWED: Status.PERMISSION_DENIED,
@@ -117,9 +119,7 @@ class Circuits:
         await stream.finish()
 
     async def _connect(self, visitor: Visitor, stream: Stream, wanted: bytes) -> None:
-        target = next(
-            (each for peer, them in self._visitors.items() for each in them[-1:] if each.peer.to_bytes() == wanted), None
-        )
+        target = self._find(wanted)
         end = target.end if target is not None else End("", "")
         circuit = self._admission.open(visitor.end, end, trio.current_time())
         if isinstance(circuit, Refusal) or target is None:
@@ -140,6 +140,13 @@ class Circuits:
                 stream.reset()
         finally:
             self._admission.close(circuit)
+
+    def _find(self, wanted: bytes) -> Visitor | None:
+        """The newest connection of a peer, by the bytes of its id."""
+        if len(wanted) > PEER_BYTES:
+            return None
+        them = self._visitors.get(base58.b58encode(wanted).decode())
+        return them[-1] if them else None
 
     async def _stop(self, source: Visitor, target: Visitor) -> Stream | None:
         """A stream to the far end, which has agreed; None when it has not, or not in time."""
@@ -178,9 +185,7 @@ class Circuits:
             self._turns.sharing.leave(circuit)
             self.ended[why] += 1
 
-    async def _pump(
-        self, circuit: int, source: Stream, sink: Stream, scope: trio.CancelScope, whys: list[str]
-    ) -> None:
+    async def _pump(self, circuit: int, source: Stream, sink: Stream, scope: trio.CancelScope, whys: list[str]) -> None:
         """One direction; the end of what comes is passed on, the other direction goes on."""
         left = self._admission.limits.circuit_bytes
         why = "cut"

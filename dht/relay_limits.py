@@ -1,4 +1,4 @@
-"""What a relay grants and what it refuses: numbers, who holds what, and why somebody was refused. Pure: time is an argument.
+"""What a relay grants and what it refuses: numbers, who holds what, why somebody was refused. Pure: no clock.
 
 Whoever may use a relay is a stranger to it, and peer ids are free: so everything is counted in total, by peer and by
 internet address (an IPv6 subscriber is its /64).
@@ -63,7 +63,9 @@ class RelayLimits:
                 continue
             low = 1 if name.endswith(("rate", "_s", "_bytes", "requests_ip")) else 0
             if isinstance(each, bool) or not isinstance(each, int | float) or not low <= each < float("inf"):
-                raise ConfigError(f"limit {name} of a relay is no number: {each!r}", remedy=f"give a number from {low} up")
+                raise ConfigError(
+                    f"limit {name} of a relay is no number: {each!r}", remedy=f"give a number from {low} up"
+                )
         return cls(**value)
 
 

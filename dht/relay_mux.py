@@ -1,7 +1,7 @@
 """Streams over one connection of the relay: yamux, for the side that was dialled, with every buffer bounded.
 
-py-libp2p's own muxer keeps whatever a peer sends beyond its window, takes frames of 16 MiB in one piece, gives windows of
-16 MiB to each stream and kills a stream whose other end reads nothing for 5 s; a relay can live with none of that.
+py-libp2p's own muxer keeps whatever a peer sends beyond its window, takes frames of 16 MiB in one piece, gives windows
+of 16 MiB to each stream and kills a stream whose other end reads nothing for 5 s: not for a relay.
 Specification: https://github.com/hashicorp/yamux/blob/master/spec.md
 """
 
@@ -167,7 +167,11 @@ class Stream:
         """Bytes of its own, whose frame was admitted with ``expect``."""
         if self._cut:
             return
-        if not self.circuit and len(self._buffer) + len(piece) > QUIET_BYTES or not self.mux.pool.take(self.mux.ip, len(piece)):
+        if (
+            not self.circuit
+            and len(self._buffer) + len(piece) > QUIET_BYTES
+            or not self.mux.pool.take(self.mux.ip, len(piece))
+        ):
             self.reset()
             return
         self._buffer += piece
@@ -206,7 +210,7 @@ class Mux:
     """The streams of one connection; ``run`` serves it until it ends."""
 
     def __init__(self, channel: Channel, accept: Callable[[Stream], Awaitable[None]], pool: Pool, ip: str) -> None:
-        """``accept`` gets each stream that the peer opens, in a task of its own; ``ip``: ``address_key`` of the peer."""
+        """``accept`` gets each stream that the peer opens, in a task of its own; ``ip``: the peer's ``address_key``."""
         self.pool, self.ip = pool, ip
         self._channel, self._accept = channel, accept
         self._streams: dict[int, Stream] = {}
@@ -215,6 +219,9 @@ class Mux:
         self._flush, self._closed = trio.Event(), trio.Event()
         self._next, self._newest = 2, 0
         self._heard = trio.current_time()
+        self._unread = bytearray()
+        self._body = self._flags = 0  # of the frame under way: bytes that are still to come
+        self._stream: Stream | None = None
 
     @property
     def closed(self) -> bool:
@@ -232,9 +239,8 @@ class Mux:
                 nursery.cancel_scope.cancel()
         finally:
             self.close()
-            with trio.move_on_after(1.0, shield=True):
-                with contextlib.suppress(Exception):
-                    await self._channel.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0), contextlib.suppress(Exception):
+                await self._channel.close()
 
     def close(self) -> None:
         """End the connection and cut its streams."""
@@ -298,10 +304,8 @@ class Mux:
         scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        buffer = bytearray()
-        stream: Stream | None = None
-        body = flags = 0
-        while True:
+        """Frames, until the connection ends or the peer breaks the protocol."""
+        while not self.closed:
             try:
                 data = await self._channel.read(None)
             except Exception:  # a broken connection, or bytes that do not decrypt
@@ -309,37 +313,45 @@ class Mux:
             if not data:
                 return
             self._heard = trio.current_time()
-            buffer += data
-            while buffer:
-                if body:
-                    piece = bytes(buffer[:body])
-                    del buffer[: len(piece)]
-                    body -= len(piece)
-                    if stream is not None:
-                        stream.feed(piece)
-                        if not body:
-                            stream.on_flags(flags, 0)
-                    continue
-                if len(buffer) < _HEADER.size:
+            self._unread += data
+            while self._unread and not self.closed:
+                if self._body:
+                    self._take_body()
+                elif len(self._unread) < _HEADER.size:
                     break
-                version, kind, flags, number, value = _HEADER.unpack_from(buffer)
-                del buffer[: _HEADER.size]
-                if version or kind > _PING:
-                    return
-                if kind == _PING:
-                    if flags & _SYN:
-                        self.control(_PING, _ACK, 0, value)
-                    continue
-                stream = self._stream(number, flags, nursery)
-                if kind == _WINDOW or value == 0:
-                    if stream is not None:
-                        stream.on_flags(flags, value)
-                elif stream is not None and not stream.expect(value):
-                    return
                 else:
-                    body = value if kind == _DATA else 0
+                    header = _HEADER.unpack_from(self._unread)
+                    del self._unread[: _HEADER.size]
+                    self._take_header(header, nursery)
 
-    def _stream(self, number: int, flags: int, nursery: trio.Nursery) -> Stream | None:
+    def _take_body(self) -> None:
+        """What has come of it goes to its stream at once, whole or not; without a stream it is dropped."""
+        with memoryview(self._unread) as view:
+            piece = bytes(view[: self._body])
+        del self._unread[: len(piece)]
+        self._body -= len(piece)
+        if self._stream is not None:
+            self._stream.feed(piece)
+            if not self._body:
+                self._stream.on_flags(self._flags, 0)
+
+    def _take_header(self, header: tuple[int, int, int, int, int], nursery: trio.Nursery) -> None:
+        version, kind, flags, number, value = header
+        if version or kind > _PING:
+            self.close()
+        elif kind == _PING:
+            if flags & _SYN:
+                self.control(_PING, _ACK, 0, value)
+        else:
+            self._stream, self._flags = self._stream_of(number, flags, nursery), flags
+            if kind == _DATA and value:
+                self._body = value
+                if self._stream is not None and not self._stream.expect(value):
+                    self.close()
+            elif self._stream is not None:
+                self._stream.on_flags(flags, value)
+
+    def _stream_of(self, number: int, flags: int, nursery: trio.Nursery) -> Stream | None:
         """The stream of a frame, a new one where it opens one; None: its bytes are dropped."""
         if not flags & _SYN:
             return self._streams.get(number)

@@ -1,7 +1,7 @@
-"""The circuit relay (``relay``), started, watched and ended by this daemon: a process of its own, for it needs py-libp2p.
+"""The circuit relay (``relay``), started, watched and ended by this daemon: its own process, for it needs py-libp2p.
 
-One that ends is started again, at the same ports; one that tells nothing any more is ended. It never outlives us: it ends
-when its input does, and the kernel kills it with us (Linux).
+One that ends is started again, at the same ports; one that tells nothing any more is ended. It never outlives us: it
+ends when its input does, and the kernel kills it with us (Linux).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from protocols.errors import EnvironmentFault, MurmurError, one_line
@@ -27,7 +28,6 @@ from .tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ SILENT_S = 10.0
 INSTALL = "pip install 'murmuration[lighthouse]'"
 
 _LINE_LIMIT = 1 << 20
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,12 @@ class RelayProcess:
         """Start the process and wait until it is ready."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dht.relay"),
+                *(sys.executable, "-P", "-m", "dht.relay"),  # -P: not a folder called dht where we were started
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_LINE_LIMIT,
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C is for the daemon, which then stops the relay in order
                 preexec_fn=die_with_parent(),
             )
@@ -257,6 +259,11 @@ def check_installed() -> None:
     """Raises EnvironmentFault, which says what to install, where py-libp2p is missing; does not load it."""
     if find_spec("libp2p") is None or find_spec("trio") is None:
         raise EnvironmentFault("the relay needs libp2p, which is not installed", remedy=INSTALL)
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:

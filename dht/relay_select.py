@@ -1,4 +1,4 @@
-"""Agreeing on a protocol (multistream-select 1.0) and messages with a length before them, for the relay; all bounded."""
+"""Agreeing on a protocol (multistream-select 1.0), and messages with a length before them, for the relay: bounded."""
 
 from __future__ import annotations
 
