@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 from protocols.errors import EnvironmentFault, MurmurError
 
 from . import leftovers
-from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
+from .p2pd_command import command, environment
 from .parent import die_with
 from .tasks import end
 
@@ -55,12 +55,6 @@ STALLED_S = 2.0
 """An answer overdue by so much more means that our own loop stood still, which tells nothing about p2pd."""
 _IDENTIFY = b"\x02\x08\x00"
 """A ``Request`` of type IDENTIFY after its length, as p2pd.proto has it."""
-
-_RESERVING = ("-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1")
-"""With discovery it would wait for four candidates, or for three minutes."""
-
-UNATTENDED_S = 60
-"""p2pd ends itself when nobody attached for this long."""
 
 _PORT_TRIES = 20
 _LINE_LIMIT = 1 << 20
@@ -187,12 +181,12 @@ class P2pd:
         ready = asyncio.get_running_loop().create_future()
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command(),
+                *command(self._binary, self._config, control=self.control, port=self.port, relays=self._relays),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 limit=_LINE_LIMIT,
-                env=os.environ | _environment(os.cpu_count() or 1),
+                env=os.environ | environment(os.cpu_count() or 1),
                 start_new_session=True,  # Ctrl-C is for the daemon, which then stops p2pd in order
                 preexec_fn=die_with_parent(),
             )
@@ -216,31 +210,6 @@ class P2pd:
             raise EnvironmentFault(
                 f"p2pd was not ready after {READY_S:.0f} s", remedy="the machine may be overloaded; try again"
             ) from error
-
-    def _command(self) -> list[str]:
-        host, port = self._config.host, self.port
-        listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if self._config.quic else "")
-        return [
-            str(self._binary),
-            *([f"-id={self._config.key}"] if self._config.key is not None else []),
-            f"-listen={self.control}",
-            f"-hostAddrs={listen}",
-            f"-idleTimeout={UNATTENDED_S}s",
-            "-noise=0",  # TLS between our peers: a fifth less time than Noise for a float32 round
-            "-tls=1",
-            "-relay=1",
-            "-relayService=0",  # stock limits would cut circuits after 128 KiB
-            "-autonat=1",
-            f"-natPortMap={int(not host.startswith('127.'))}",  # asks the router, by UPnP or NAT-PMP
-            "-connManager=1",
-            f"-connHi={CONNECTIONS}",
-            f"-connLo={CONNECTIONS_KEPT}",
-            f"-connGrace={CONNECTION_GRACE_S}s",
-            "-dhtServer=1",  # finds the addresses of peers that a directory answer names
-            "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
-            *(_RESERVING if self._relays else ()),
-            *([f"-trustedRelays={','.join(self._relays)}"] if self._relays else []),
-        ]
 
     async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
         assert process.stdout is not None
@@ -337,11 +306,6 @@ class P2pd:
         if output is not None:
             output.cancel()
             await asyncio.gather(output, return_exceptions=True)
-
-
-def _environment(cores: int) -> dict[str, str]:
-    """What p2pd is told. Half of the cores: on all of them its threads look for work that the others have."""
-    return {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor", "GOMAXPROCS": str(max(1, cores // 2))}
 
 
 def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:

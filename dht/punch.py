@@ -101,7 +101,7 @@ class Puncher:
     async def _dial(self, peer: PeerId, address: str) -> bool:
         worked = False
         try:
-            worked = await self._transport.redial(peer, f"{address}/p2p/{peer}", within=DIAL_S)
+            worked = await self._transport.routes.redial(peer, f"{address}/p2p/{peer}", within=DIAL_S)
         except MurmurError as error:
             log.info("no hole to %s: %s", peer, error)
         self._done(peer, worked)

@@ -17,13 +17,13 @@ from protocols.errors import LocalError, TransportError
 from protocols.ids import PeerId, public_key
 
 from .attachment import Attachment
-from .connections import Connection, quic_of, ways
 from .control import Control, deadline
 from .guard import Guard
 from .handshake import PRIVATE, Hello
 from .limits import CONNECTIONS, Gauge
 from .links import Link, LinkConfig, Refused
 from .reception import Reception
+from .routes import Routes
 from .services import attend, calling
 from .stream import Counter, FrameStream, Timing
 
@@ -96,11 +96,7 @@ class StreamTransport:
         self.guard = Guard(members, hang_up=self._hang_up)
         self._reception = Reception(self._own, config.timing, self.guard, admits, self._total, any_run=config.any_run)
         self._services = self._reception.services
-        self._ways: dict[PeerId, Connection] = {}
-        self._punched: set[PeerId] = set()
-        self._held: dict[PeerId, asyncio.Event] = {}
-        self.quic_first = False
-        """Dial by QUIC where both are offered: observers then see the UDP end that holes are punched with."""
+        self.routes = Routes(self)
         self._connections = Gauge("connections", CONNECTIONS, "connections", None)
         self._endings: set[asyncio.Task[None]] = set()
         self._known: frozenset[PeerId] = frozenset()
@@ -128,19 +124,22 @@ class StreamTransport:
         """How often a peer broke the protocol."""
         return self._reception.hang_ups
 
+    @property
+    def control(self) -> Control:
+        """Requests to the p2pd attached now."""
+        return self._control
+
+    def hurry(self, peer: PeerId) -> None:
+        """Open the streams with ``peer`` now instead of at the end of a pause."""
+        if (link := self._links.get(peer)) is not None:
+            link.hurry()
+
     async def count_connections(self) -> None:
         """Ask p2pd which connections it holds, for ``gauges``; those with offenders are closed."""
         with contextlib.suppress(TransportError):
-            ends = await self._control.connected(self._peer)
-            self._connections.in_use = len(ends)
-            peers = {peer for peer, _ in ends}
-            self._punched &= peers
-            self._ways = ways(ends, self._punched)
+            peers = await self.routes.look()
+            self._connections.in_use = len(peers)
             self.guard.cut_offenders(peers)
-
-    def ways(self) -> dict[PeerId, Connection]:
-        """How each peer is connected, as of the last ``count_connections``."""
-        return self._ways
 
     def gauges(self) -> list[Gauge]:
         """What others may make this peer hold and do, and what was refused."""
@@ -273,34 +272,7 @@ class StreamTransport:
 
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs, without opening a stream; raises TransportError."""
-        if self.quic_first:
-            addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
-        await self._control.dial(peer, addresses, quic_first=self.quic_first)
-
-    async def listening(self) -> tuple[str, ...]:
-        """p2pd's own addresses now, circuits and mapped ones included; raises TransportError."""
-        return await self._control.listening(self._peer)
-
-    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
-        """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
-
-        Meanwhile no link brings the old connection back; afterwards they all open their streams anew.
-        """
-        held = self._held[peer] = asyncio.Event()
-        try:
-            await self._control.disconnect(peer)
-            async with deadline(peer, within):
-                await self._control.dial(peer, [address])
-            self._punched.add(peer)
-        except TransportError as error:
-            log.info("no hole to it: %s", error)
-            return False
-        finally:
-            del self._held[peer]
-            held.set()
-            if (link := self._links.get(peer)) is not None:
-                link.hurry()
-        return True
+        await self.routes.dial(peer, addresses)
 
     async def _attach(self, control: str) -> None:
         async with deadline(self._peer, ATTACH_S):
@@ -367,8 +339,7 @@ class StreamTransport:
     async def _open(self, link: Link) -> FrameStream:
         if not self._admits(link.peer):
             raise Refused(link.peer, PRIVATE)
-        if (held := self._held.get(link.peer)) is not None:
-            await held.wait()
+        await self.routes.free(link.peer)
         if self.guard.is_penalised(link.peer):
             raise TransportError(link.peer, "broke the protocol and is refused for a while")
         if link.addresses:

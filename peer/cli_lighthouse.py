@@ -11,7 +11,6 @@ from protocols.errors import EnvironmentFault
 from .cli_flags import Commands, at_least, common, ipv4, peer_address, port
 from .options import LighthouseOptions
 
-
 EXTRA = "pip install 'murmuration[lighthouse]'"
 
 

@@ -56,7 +56,7 @@ class Checks:
         return [*self._of_home(), *self._of_machine(), *self._of_network(), *self._of_entry(), *self._of_daemon()]
 
     def _of_home(self) -> list[Check]:
-        subject, options, home = self._subject, self._options, self._subject.home
+        subject, home = self._subject, self._subject.home
         return [
             Check("config", "config", _at_once(partial(by_home.configuration, subject.configured))),
             Check("key", "key", _at_once(partial(by_home.key, home, subject.identity))),

@@ -1,16 +1,18 @@
-"""``murmur lighthouse``: a directory node for any run, and a circuit relay in a process of its own. No GPU, no model."""
+"""``murmur lighthouse``: a directory node for any run, and a circuit relay in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+import socket
 import sys
 import time
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import uvloop
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -20,6 +22,7 @@ from dht import reach
 from dht.addresses import best_addresses
 from dht.entry import EntryNode, Herald
 from dht.p2pd import P2pd, P2pdConfig
+from dht.relay_limits import RelayLimits
 from dht.relay_process import RelayConfig, RelayProcess
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import MurmurError
@@ -77,7 +80,15 @@ class Lighthouse:
         self._transport = StreamTransport(config, _no_frames)
         self._entry = EntryNode(self._transport, version("murmuration"), named=options.runs)
         self._reach = reach.ReachServer()
-        self._relay = RelayProcess(RelayConfig(relay_key, options.listen, options.relay_port, options.limits))
+        limits = RelayLimits(total_rate=options.total_rate, circuit_rate=options.total_rate / 2)
+        self._relay = RelayProcess(
+            RelayConfig(
+                relay_key,
+                (f"/ip4/{options.listen}/tcp/{options.relay_port}",),
+                tuple(f"{host}/tcp/{options.relay_port}" for host in options.announce),
+                limits,
+            )
+        )
         self._began = time.monotonic()
         self.stopping = asyncio.Event()
         """Set to end it."""
@@ -96,7 +107,7 @@ class Lighthouse:
             counting = asyncio.create_task(self._count(), name="connections")
             stack.callback(counting.cancel)
             await self.stopping.wait()
-        print("lighthouse stopped", flush=True)
+        _print("lighthouse stopped")
         return Exit.DONE
 
     async def _open_entry(self, stack: AsyncExitStack) -> None:
@@ -130,15 +141,15 @@ class Lighthouse:
 
     def entry_addresses(self) -> tuple[str, ...]:
         """Where peers enter, ending in its id."""
-        return self._announced(self._p2pd.port, self._entry_key.peer) or best_addresses(self._transport.addresses())
+        return self._at(self._p2pd.port, self._entry_key.peer)
 
     def relay_addresses(self) -> tuple[str, ...]:
         """Where peers reserve."""
-        announced = self._announced(self._relay.port, self._relay_key.peer)
-        return announced or best_addresses(f"{each}/p2p/{self._relay_key.peer}" for each in self._relay.addresses)
+        return self._at(int(self._relay.addresses[0].rpartition("/")[2]), self._relay_key.peer)
 
-    def _announced(self, port: int, peer: str) -> tuple[str, ...]:
-        return tuple(f"{host}/tcp/{port}/p2p/{peer}" for host in self._options.announce)
+    def _at(self, port: int, peer: str) -> tuple[str, ...]:
+        hosts = self._options.announce or own_hosts(self._options.listen)
+        return best_addresses(f"{host}/tcp/{port}/p2p/{peer}" for host in hosts)
 
     def _say(self, http_port: int) -> None:
         lines = [f"lighthouse {version('murmuration')}   peer {self._entry_key.peer}"]
@@ -146,7 +157,7 @@ class Lighthouse:
             lines += [f"  join    murmur up --join {each}" for each in self.entry_addresses()]
         lines += [f"  relay   {each}" for each in self.relay_addresses()]
         lines.append(f"  http    http://{self._options.http_host}:{http_port}/healthz and /metrics")
-        print("\n".join(lines), flush=True)
+        _print(*lines)
 
     async def _count(self) -> None:
         while True:
@@ -170,5 +181,18 @@ class Lighthouse:
         return report(gauges, self._relay.figures, time.monotonic() - self._began)
 
 
+def own_hosts(listen: str) -> tuple[str, ...]:
+    """This machine's IPv4 addresses as multiaddrs, if it listens on all of them; else the one."""
+    if listen != "0.0.0.0":
+        return (f"/ip4/{listen}",)
+    found = (each for addresses in psutil.net_if_addrs().values() for each in addresses)
+    return tuple(f"/ip4/{each.address}" for each in found if each.family == socket.AF_INET)
+
+
 async def _no_frames(*_: object) -> None:
     """No round's stream is ever taken."""
+
+
+def _print(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()

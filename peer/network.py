@@ -309,7 +309,7 @@ class Network:
             neighbours = self.transport.neighbours()
             self.lease.beat(heard=bool(neighbours))
             sent, received = self.traffic()
-            self._reporter.apply(_by_kind(neighbours, self.transport.ways()))
+            self._reporter.apply(_by_kind(neighbours, self.transport.routes.ways()))
             self._reporter.apply(st.Traffic(sent, received))
             processes = self._reporter.status.processes
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)

@@ -124,7 +124,7 @@ class Reaching:
 
     async def _look(self) -> None:
         await self.transport.count_connections()
-        listen = await self.transport.listening()
+        listen = await self.transport.routes.listening()
         interfaces = frozenset(
             each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses
         )
@@ -135,7 +135,7 @@ class Reaching:
 
     async def _ask(self) -> None:
         known = self.around.observers()
-        direct = [peer for peer, way in self.transport.ways().items() if way.kind == "direct"]
+        direct = [peer for peer, way in self.transport.routes.ways().items() if way.kind == "direct"]
         chosen = [peer for peer in known if peer in direct][:OBSERVERS]
         self._observers = {peer: self._observers.get(peer, _Observer()) for peer in chosen}
         now = time.monotonic()
@@ -162,7 +162,7 @@ class Reaching:
                 for outcome in observer.reply.outcomes:
                     if outcome.found != BUSY:
                         found.setdefault(outcome.address, {})[peer] = outcome.found
-        punched = sum(way.kind == "punched" for way in self.transport.ways().values())
+        punched = sum(way.kind == "punched" for way in self.transport.routes.ways().values())
         using = [each for each in self.p2pd.relays if each in self.around.relays()]
         relays = tuple(dict.fromkeys((*using, *self.around.relays())))
         return View(
@@ -179,7 +179,7 @@ class Reaching:
             self.around.publish()
         if new.direct != before.direct:
             self.around.stand(new.direct)
-        self.transport.quic_first = bool(new.relays)
+        self.transport.routes.quic_first = bool(new.relays)
         if not new.relays:
             return
         held = {relay for relay in self.p2pd.relays if any(each.startswith(relay) for each in self._listen)}
@@ -192,8 +192,10 @@ class Reaching:
         if not self._udp_end():
             return
         now = time.monotonic()
-        relayed = [peer for peer, way in self.transport.ways().items() if way.kind == "relayed" and peer > self.own]
-        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.ways()}
+        relayed = [
+            peer for peer, way in self.transport.routes.ways().items() if way.kind == "relayed" and peer > self.own
+        ]
+        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.routes.ways()}
         for peer in relayed:
             hole = self._holes.setdefault(peer, _Hole())
             if hole.due > now:

@@ -1,0 +1,49 @@
+"""The command line and environment with which p2pd is started. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .p2pd import P2pdConfig
+
+UNATTENDED_S = 60
+"""p2pd ends itself when nobody attached for this long."""
+_RESERVING = ("-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1")
+"""With discovery it would wait for four candidates, or for three minutes."""
+
+
+def command(binary: Path, config: P2pdConfig, *, control: str, port: int, relays: Sequence[str]) -> list[str]:
+    """Its flags; ``control`` is the multiaddr of its control socket, ``relays`` where it reserves."""
+    host = config.host
+    listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if config.quic else "")
+    return [
+        str(binary),
+        *([f"-id={config.key}"] if config.key is not None else []),
+        f"-listen={control}",
+        f"-hostAddrs={listen}",
+        f"-idleTimeout={UNATTENDED_S}s",
+        "-noise=0",  # TLS between our peers: a fifth less time than Noise for a float32 round
+        "-tls=1",
+        "-relay=1",
+        "-relayService=0",  # stock limits would cut circuits after 128 KiB
+        "-autonat=1",
+        f"-natPortMap={int(not host.startswith('127.'))}",  # asks the router, by UPnP or NAT-PMP
+        "-connManager=1",
+        f"-connHi={CONNECTIONS}",
+        f"-connLo={CONNECTIONS_KEPT}",
+        f"-connGrace={CONNECTION_GRACE_S}s",
+        "-dhtServer=1",  # finds the addresses of peers that a directory answer names
+        "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
+        *((*_RESERVING, f"-trustedRelays={','.join(relays)}") if relays else ()),
+    ]
+
+
+def environment(cores: int) -> dict[str, str]:
+    """What p2pd is told. Half of the cores: on all of them its threads look for work that the others have."""
+    return {"GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "nocolor", "GOMAXPROCS": str(max(1, cores // 2))}

@@ -1,0 +1,93 @@
+"""By which connections peers are reached: directly, through a hole that was punched, or through a relay."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from protocols.errors import TransportError
+
+from .connections import Connection, quic_of, ways
+from .control import Control, deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.ids import PeerId
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """What of a transport is needed."""
+
+    @property
+    def peer(self) -> PeerId:
+        """This peer."""
+
+    @property
+    def control(self) -> Control:
+        """Requests to the p2pd attached now."""
+
+    def hurry(self, peer: PeerId) -> None:
+        """Open the streams with ``peer`` now."""
+
+
+class Routes:
+    """Of one transport."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._ways: dict[PeerId, Connection] = {}
+        self._punched: set[PeerId] = set()
+        self._held: dict[PeerId, asyncio.Event] = {}
+        self.quic_first = False
+        """Dial by QUIC where both are offered: observers then see the UDP end that holes are punched with."""
+
+    def ways(self) -> dict[PeerId, Connection]:
+        """How each peer is connected, as of the last ``look``."""
+        return self._ways
+
+    async def look(self) -> list[PeerId]:
+        """Ask p2pd for its connections; the peer of each. Raises TransportError."""
+        ends = await self._owner.control.connected(self._owner.peer)
+        peers = [peer for peer, _ in ends]
+        self._punched.intersection_update(peers)
+        self._ways = ways(ends, self._punched)
+        return peers
+
+    async def listening(self) -> tuple[str, ...]:
+        """p2pd's own addresses now, circuits and mapped ones included; raises TransportError."""
+        return await self._owner.control.listening(self._owner.peer)
+
+    async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
+        """Let p2pd reach ``peer`` at these multiaddrs; raises TransportError."""
+        if self.quic_first:
+            addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
+        await self._owner.control.dial(peer, addresses, quic_first=self.quic_first)
+
+    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
+        """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
+
+        Meanwhile no link brings the old connection back; afterwards they all open their streams anew.
+        """
+        held = self._held[peer] = asyncio.Event()
+        try:
+            await self._owner.control.disconnect(peer)
+            async with deadline(peer, within):
+                await self._owner.control.dial(peer, [address])
+            self._punched.add(peer)
+        except TransportError as error:
+            log.info("no hole to it: %s", error)
+            return False
+        finally:
+            del self._held[peer]
+            held.set()
+            self._owner.hurry(peer)
+        return True
+
+    async def free(self, peer: PeerId) -> None:
+        """Returns when no hole to ``peer`` is being punched; that takes a few seconds at most."""
+        if (held := self._held.get(peer)) is not None:
+            await held.wait()
