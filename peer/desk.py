@@ -41,7 +41,7 @@ class Desk:
         found = rows(
             own,
             machine.head if machine is not None else None,
-            network.transport.neighbours() if network is not None else frozenset(),
+            network.lines() if network is not None else {},
             {**known, own: record},
             run.manifest.members.founders if run is not None else (),
         )

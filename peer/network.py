@@ -25,14 +25,13 @@ from protocols.invitation import MAX_ADDRESSES, split
 from . import status as st
 from .address_book import AddressBook
 from .key_lease import KeyLease, leave
-from .peers import Record
+from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dht.connections import Connection
     from dht.seeds import Seed
 
     from .identity import Identity
@@ -52,6 +51,7 @@ SAVE_S, NEWS_S = 60.0, 3.0
 """Between two times that the book of addresses is written; and the same when there is somebody new in it."""
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
+KINDS = ("direct", "punched", "relayed")
 HELPERS = frozenset({"lighthouse", "relay"})
 """Roles of those that help a run and take no part in its rounds."""
 MAX_STRANGERS = 16
@@ -175,6 +175,15 @@ class Network:
     def known(self) -> dict[PeerId, Record]:
         """What the directory says of peers of the run."""
         return {peer: Record(each.version, each.head_round, each.addresses) for peer, each in self._records.items()}
+
+    def lines(self) -> dict[PeerId, Line]:
+        """How each neighbour is connected, and what has crossed."""
+        ways, traffic = self.transport.routes.ways(), self.transport.traffic().peers
+        found = {}
+        for peer in self.transport.neighbours():
+            way, crossed = ways.get(peer), traffic.get(peer, (None, None))
+            found[peer] = Line(way.kind, way.transport, *crossed) if way else Line("direct", None, *crossed)
+        return found
 
     def seeds(self) -> list[Seed]:
         """The addresses that are tried, and how they fare."""
@@ -309,7 +318,8 @@ class Network:
             neighbours = self.transport.neighbours()
             self.lease.beat(heard=bool(neighbours))
             sent, received = self.traffic()
-            self._reporter.apply(_by_kind(neighbours, self.transport.routes.ways()))
+            kinds = [line.kind for line in self.lines().values()]
+            self._reporter.apply(st.Peers(len(kinds), *(kinds.count(each) for each in KINDS)))
             self._reporter.apply(st.Traffic(sent, received))
             processes = self._reporter.status.processes
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
@@ -352,11 +362,6 @@ class Network:
 
     def _head_round(self) -> int:
         return self._reporter.status.round.last_sealed or 0
-
-
-def _by_kind(neighbours: frozenset[PeerId], ways: dict[PeerId, Connection]) -> st.Peers:
-    kinds = [ways[peer].kind if peer in ways else "direct" for peer in neighbours]
-    return st.Peers(len(kinds), kinds.count("direct"), kinds.count("punched"), kinds.count("relayed"))
 
 
 def _fits(address: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Mapping
 
     from protocols.ids import PeerId
     from protocols.round.chain import Head
@@ -21,8 +21,22 @@ class Record:
     addresses: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A connection: ``direct``, ``punched`` or ``relayed``, over ``tcp`` or ``quic``, and the bytes that crossed."""
+
+    kind: str = "direct"
+    transport: str | None = None
+    sent: int | None = None
+    received: int | None = None
+
+
 def rows(
-    own: PeerId, head: Head | None, connected: Set[PeerId], records: Mapping[PeerId, Record], founders: Iterable[PeerId]
+    own: PeerId,
+    head: Head | None,
+    connected: Mapping[PeerId, Line],
+    records: Mapping[PeerId, Record],
+    founders: Iterable[PeerId],
 ) -> list[dict[str, Any]]:
     """One row for each member, neighbour and peer of the directory: oneself first, then who is connected, then by id.
 
@@ -35,14 +49,17 @@ def rows(
 
 
 def _row(
-    peer: PeerId, own: PeerId, head: Head | None, connected: Set[PeerId], records: Mapping[PeerId, Record]
+    peer: PeerId, own: PeerId, head: Head | None, connected: Mapping[PeerId, Line], records: Mapping[PeerId, Record]
 ) -> dict[str, Any]:
     member = head.table.members.get(peer) if head is not None else None
-    record = records.get(peer)
+    record, line = records.get(peer), connected.get(peer)
     return {
         "id": peer,
         "own": peer == own,
-        "connection": "direct" if peer in connected else None,
+        "connection": line.kind if line else None,
+        "transport": line.transport if line else None,
+        "sent": line.sent if line else None,
+        "received": line.received if line else None,
         "member": None
         if member is None
         else {"state": member.state, "weight": member.weight, "sealed": member.sealed, "missed": member.missed},

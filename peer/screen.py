@@ -173,6 +173,10 @@ def bar(progress: float | None) -> str:
     return f"▕{'█' * done}{'─' * (BAR - done)}▏{progress:4.0%}"
 
 
+def _connection(peer: dict[str, Any]) -> str:
+    return " ".join(each for each in (peer["connection"] or "none", peer["transport"]) if each)
+
+
 def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
     """One row for each peer; on a narrow screen the ids are shortened and addresses left out."""
     wide = width is None or width >= 110
@@ -183,7 +187,7 @@ def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
         rows.append(
             (
                 each["id"] if width is None else f"{each['id'][:4]}…{each['id'][-6:]}",
-                "this one" if each["own"] else each["connection"] or "none",
+                "this one" if each["own"] else _connection(each),
                 f"{member['state']}{missed}" if member else "no",
                 f"{member['weight']:.2f}" if member else UNKNOWN,
                 _text(member.get("sealed")),
