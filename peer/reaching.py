@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dht import reach
+from dht.addresses import best_addresses
 from dht.punch import Puncher
 from dht.reachability import Plan, View, plan
 from protocols.errors import MurmurError
@@ -100,7 +101,7 @@ class Reaching:
     @property
     def addresses(self) -> tuple[str, ...]:
         """What others are told, each ending in this peer's id."""
-        return tuple(f"{each}/p2p/{self.own}" for each in self.plan.publish)
+        return best_addresses(f"{each}/p2p/{self.own}" for each in self.plan.publish)
 
     async def start(self) -> None:
         """Answer others' questions; raises TransportError."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from dht.limits import Gauge
+from dht.reachability import Plan
 from dht.records import MAX_ADDRESSES, PeerRecord
 from dht.seeds import Seed
 from peer import status
@@ -84,8 +85,8 @@ def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) 
     transport: Any = network.transport
     transport._peer = KEY.peer
     bridges = [f"/ip4/172.{number}.0.1/tcp/4001" for number in range(17, 32)]
-    transport._listen = ("/ip4/127.0.0.1/tcp/4001", *bridges, "/ip4/10.0.0.7/tcp/4001", "/ip4/8.8.4.4/tcp/4001")
-    network._announce()
+    publish = ("/ip4/127.0.0.1/tcp/4001", *bridges, "/ip4/10.0.0.7/tcp/4001", "/ip4/8.8.4.4/tcp/4001")
+    network._reaching._follow(Plan("unknown", (), publish, (), ()))
     told = network._reporter.status.reach.addresses
     assert len(told) == MAX_ADDRESSES
     assert told[0] == f"/ip4/8.8.4.4/tcp/4001/p2p/{KEY.peer}"

@@ -109,7 +109,15 @@ def test_text_of_strangers_steers_no_terminal() -> None:
         speak(evil)
     own = stream.getvalue().replace("\r\x1b[K", "").replace("\n", "").replace("\r", "")
     assert own.isprintable() and "mine" in own
-    found = {"id": PEER, "own": False, "connection": "direct", "member": None, "software": evil, "head": 7}
+    found = {
+        "id": PEER,
+        "own": False,
+        "connection": "direct",
+        "transport": "tcp",
+        "member": None,
+        "software": evil,
+        "head": 7,
+    }
     document = status(run={"id": evil, "name": evil, "size": evil, "cell": evil})
     for text in (peers_screen([{**found, "addresses": [evil]}], 120), screen(document), screen(document, 80)):
         assert all(line.isprintable() for line in text.split("\n"))
@@ -154,9 +162,9 @@ def test_an_old_encoding_gets_symbols_that_it_has() -> None:
 def test_peers_fit_a_narrow_terminal() -> None:
     member = {"state": "standing", "weight": 1.0, "sealed": 12, "missed": 2}
     rows = [
-        {"id": PEER, "own": True, "connection": None, "member": member,
+        {"id": PEER, "own": True, "connection": None, "transport": None, "member": member,
          "software": None, "head": None, "addresses": []},
-        {"id": "12D3KooWother" + "x" * 39, "own": False, "connection": "direct", "member": None,
+        {"id": "12D3KooWother" + "x" * 39, "own": False, "connection": "direct", "transport": None, "member": None,
          "software": "0.1.0", "head": 7, "addresses": ["/ip4/203.0.113.9/tcp/4001/p2p/12D3KooWother"]},
     ]  # fmt: skip
     narrow = peers_screen(rows, 80).splitlines()
