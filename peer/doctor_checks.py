@@ -21,7 +21,6 @@ from . import doctor_checks_network as by_network
 from . import doctor_interfaces as interfaces
 from .doctor import WITHIN_S, Check, beside
 from .doctor_report import JOIN, Outcome, skipped
-from .identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,7 +55,7 @@ class Checks:
         return [*self._of_home(), *self._of_machine(), *self._of_network(), *self._of_entry(), *self._of_daemon()]
 
     def _of_home(self) -> list[Check]:
-        subject, options, home = self._subject, self._options, self._subject.home
+        subject, home = self._subject, self._subject.home
         return [
             Check("config", "config", _at_once(partial(by_home.configuration, subject.configured))),
             Check("key", "key", _at_once(partial(by_home.key, home, subject.identity))),
@@ -77,9 +76,8 @@ class Checks:
             return skipped("which data is needed depends on the run")
         if subject.goal.manifest is None:
             return skipped("the run's manifest, which names its data, comes from its peers")
-        founders, own = subject.goal.manifest.members.founders, subject.identity
-        lonely = isinstance(own, Identity) and founders == (own.peer,) and not subject.goal.seeds
-        others = not options.alone and not lonely and own is not None
+        founders = subject.goal.manifest.members.founders
+        others = not options.alone and bool(subject.goal.seeds or subject.met or len(founders) > 1)
         return await by_home.data(subject.goal.manifest, subject.home, options.data, others=others)
 
     async def _disk(self) -> Outcome:

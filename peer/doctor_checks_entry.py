@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ ASKED_FOR_UDP = 4
 """Addresses that are asked for an answer over UDP."""
 LOST = "a firewall drops it, or that machine is off: ask whoever runs it, or for a new invitation"
 CLOSED = "murmur does not run there just now, or on another port: ask whoever runs it, or for a new invitation"
+_FAMILIES: dict[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 _HOSTS = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns": 0, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
@@ -56,7 +59,7 @@ class Names:
 
     def __init__(self, within: float = NAME_S, look_up: Callable[..., Any] = socket.getaddrinfo) -> None:
         self._within, self._look_up = within, look_up
-        self._asked: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+        self._asked: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}
 
     async def ips(self, host: str, family: int = 0) -> list[str]:
         """IP addresses of a host, which may be one itself; raises socket.gaierror, UnicodeError."""
@@ -64,21 +67,24 @@ class Names:
             return [str(ipaddress.ip_address(host))]
         except ValueError:
             pass
-        if (host, family) not in self._asked:
-            self._asked[host, family] = asyncio.create_task(self._find(host, family), name=f"look up {host}")
-        return await asyncio.shield(self._asked[host, family])
+        if host not in self._asked:
+            self._asked[host] = asyncio.create_task(self._find(host), name=f"look up {host}")
+        found = [ip for kind, ip in await asyncio.shield(self._asked[host]) if family in (0, kind)]
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, f"it has no {_FAMILIES.get(family, 'IP')} address")
+        return list(dict.fromkeys(found))
 
     async def close(self) -> None:
         """Forget what was not answered yet."""
         await end(self._asked.values())
 
-    async def _find(self, host: str, family: int) -> list[str]:
+    async def _find(self, host: str) -> list[tuple[int, str]]:
         try:
             async with asyncio.timeout(self._within):
-                found = await beside(lambda: self._look_up(host, None, family=family, type=socket.SOCK_STREAM))
+                found = await beside(lambda: self._look_up(host, None, type=socket.SOCK_STREAM))
         except TimeoutError as error:
             raise socket.gaierror(socket.EAI_AGAIN, f"no name server answered within {self._within:g} s") from error
-        return list(dict.fromkeys(str(each[4][0]) for each in found))
+        return [(int(each[0]), str(each[4][0])) for each in found]
 
 
 async def name(host: str, names: Names) -> Outcome:
@@ -187,6 +193,8 @@ async def udp(
             probe.bind(("127.0.0.1", 0))
             probe.sendto(b"", probe.getsockname())
     except OSError as error:
+        if error.errno in _NO_WAY:
+            return skipped("not proven: there is no network")
         return failed(
             f"no UDP socket can be used: {error.strerror}", "look at the limits of this user and at the firewall here"
         )
