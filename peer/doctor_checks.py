@@ -1,4 +1,4 @@
-"""Which checks the doctor makes: one list for a subject, in the order in which they are reported"""
+"""Which checks the doctor makes: one list for a subject, in the order in which they are reported."""
 
 from __future__ import annotations
 

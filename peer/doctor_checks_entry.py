@@ -1,4 +1,4 @@
-"""The doctor on the way into a run: names, each address to join by, peers met before, and whether UDP gets through"""
+"""The doctor on the way into a run: names, each address to join by, peers met before, and whether UDP gets through."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ async def entry(door: Door, names: Names, within: float = KNOCK_S) -> Outcome:
         return passed(f"{shown}: the daemon is in touch with it")
     outcome = await _knocked(address, names, within)
     again = f"; take it out of {place} if it is gone" if place and not place.startswith("--") else ""
-    says = f" (the daemon: {seed['error']})" if seed is not None and seed["error"] else ""
+    error = (seed["error"] if seed is not None else None) or outcome.evidence
+    says = f" (the daemon: {error})" if error not in outcome.evidence else ""
     remedy = outcome.remedy and f"{outcome.remedy}{again}"
     return Outcome(outcome.result, f"{shown}: {outcome.evidence}{says}", remedy)
 
