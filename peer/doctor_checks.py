@@ -160,7 +160,7 @@ class Checks:
                 for number, each in enumerate(doors[:ADDRESSES], 1)
             ),
             Check("met", "known", partial(by_entry.met, known, self._names), _PATIENCE_S),
-            Check("udp", "UDP", partial(by_entry.udp, [*given, *met], self._names), _PATIENCE_S),
+            Check("udp", "UDP", lambda: by_entry.udp([*given, *met], self._names, own=_own_ips()), _PATIENCE_S),
         ]
         return [_unless(_APART if options.alone else "", each) for each in checks]
 
@@ -189,6 +189,10 @@ def _at_once(look: Callable[[], Outcome]) -> Callable[[], Awaitable[Outcome]]:
         return look()
 
     return looked
+
+
+def _own_ips() -> frozenset[str]:
+    return frozenset(str(each.address) for each in interfaces.own_addresses())
 
 
 def _known(outcome: Outcome) -> Callable[[], Awaitable[Outcome]]:

@@ -23,6 +23,8 @@ KNOCK_S = 3.0
 """For a connection, and as long again for the first word."""
 QUIC_S = 2.0
 NAME_S = 6.0
+IPS = 4
+"""Of one name, that are tried."""
 SHOWN = 3
 """Of many that do not answer."""
 ASKED_FOR_UDP = 4
@@ -72,7 +74,7 @@ class Names:
         found = [ip for kind, ip in await asyncio.shield(self._asked[host]) if family in (0, kind)]
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, f"it has no {_FAMILIES.get(family, 'IP')} address")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(found))[:IPS]
 
     async def close(self) -> None:
         """Forget what was not answered yet."""
@@ -131,8 +133,9 @@ async def _knocked(address: str, names: Names, within: float) -> Outcome:
     except (socket.gaierror, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         return failed(f"its name has no address: {why}", "see what is said of that name")
-    problems = [await (_tcp(each, tcp[1], within) if tcp else _quic(each, quic or 0, within)) for each in found]
-    return next((each for each in problems if each.result == "pass"), problems[0])
+    looks = (_tcp(each, tcp[1], within) if tcp else _quic(each, quic or 0, within) for each in found)
+    outcomes = await asyncio.gather(*looks)
+    return next((each for each in outcomes if each.result == "pass"), outcomes[0])
 
 
 async def _tcp(host: str, port: int, within: float) -> Outcome:
@@ -185,10 +188,14 @@ async def udp(
     addresses: Sequence[str],
     names: Names,
     *,
+    own: frozenset[str] = frozenset(),
     socket_of: Callable[[], socket.socket] = udp_socket,
     within: float = QUIC_S,
 ) -> Outcome:
-    """Whether UDP gets out and back: shown by an address that answers QUIC; ``socket_of`` opens a socket."""
+    """Whether UDP gets out and back: shown by an address that answers QUIC, and is none of this machine's ``own``.
+
+    ``socket_of`` opens a socket.
+    """
     try:
         with socket_of() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -200,9 +207,13 @@ async def udp(
             f"no UDP socket can be used: {error.strerror}", "look at the limits of this user and at the firewall here"
         )
     asked = list(dict.fromkeys(where for each in addresses if (where := _udp_endpoint(each)) is not None))
-    answers = await asyncio.gather(*(_answers(where, names, within) for where in asked[:ASKED_FOR_UDP]))
-    if True in answers:
-        return passed(f"a peer at {short(asked[answers.index(True)][0])} answered over UDP (QUIC)")
+    answers = await asyncio.gather(*(_answering(where, names, own, within) for where in asked[:ASKED_FOR_UDP]))
+    found = sorted(
+        (each for each in answers if each is not None), key=lambda each: ipaddress.ip_address(each).is_private
+    )
+    if found:
+        near = ", which proves it for this network only" if ipaddress.ip_address(found[0]).is_private else ""
+        return passed(f"a peer at {found[0]} answered over it (QUIC){near}")
     why = "nobody who was asked answered over it" if answers else "there is nobody to ask"
     return skipped(f"not proven: {why}; it takes a peer that listens for QUIC")
 
@@ -214,12 +225,21 @@ def _udp_endpoint(address: str) -> tuple[str, int, int] | None:
     return (where[0], port, where[1]) if where is not None and port is not None else None
 
 
-async def _answers(where: tuple[str, int, int], names: Names, within: float) -> bool:
+async def _answering(where: tuple[str, int, int], names: Names, own: frozenset[str], within: float) -> str | None:
+    """The address of this host from which QUIC was answered; this machine's own prove nothing."""
     host, port, family = where
+
+    async def one(address: str) -> str | None:
+        try:
+            return address if await speaks_quic(address, port, within=within) else None
+        except (OSError, OverflowError):
+            return None
+
     try:
-        return any([await speaks_quic(each, port, within=within) for each in await names.ips(host, family)])
-    except (OSError, OverflowError, UnicodeError):
-        return False
+        found = [each for each in await names.ips(host, family) if each not in own]
+    except (OSError, UnicodeError):
+        return None
+    return next((each for each in await asyncio.gather(*map(one, found)) if each is not None), None)
 
 
 def short(address: str) -> str:
