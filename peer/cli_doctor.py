@@ -1,4 +1,4 @@
-"""``murmur doctor``: looks at this machine, its network and its daemon, and names what stands in the way"""
+"""``murmur doctor``: looks at this machine, its network and its daemon, and names what stands in the way."""
 
 from __future__ import annotations
 

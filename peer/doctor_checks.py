@@ -1,4 +1,4 @@
-"""Which checks the doctor makes: one list for a subject, in the order in which they are reported"""
+"""Which checks the doctor makes: one list for a subject, in the order in which they are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from . import doctor_checks_network as by_network
 from . import doctor_interfaces as interfaces
 from .doctor import WITHIN_S, Check, beside
 from .doctor_report import JOIN, Outcome, skipped
-from .identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -77,9 +76,8 @@ class Checks:
             return skipped("which data is needed depends on the run")
         if subject.goal.manifest is None:
             return skipped("the run's manifest, which names its data, comes from its peers")
-        founders, own = subject.goal.manifest.members.founders, subject.identity
-        lonely = isinstance(own, Identity) and founders == (own.peer,) and not subject.goal.seeds
-        others = not options.alone and not lonely and own is not None
+        founders = subject.goal.manifest.members.founders
+        others = not options.alone and bool(subject.goal.seeds or subject.met or len(founders) > 1)
         return await by_home.data(subject.goal.manifest, subject.home, options.data, others=others)
 
     async def _disk(self) -> Outcome:
@@ -162,7 +160,7 @@ class Checks:
                 for number, each in enumerate(doors[:ADDRESSES], 1)
             ),
             Check("met", "known", partial(by_entry.met, known, self._names), _PATIENCE_S),
-            Check("udp", "UDP", partial(by_entry.udp, [*given, *met], self._names), _PATIENCE_S),
+            Check("udp", "UDP", lambda: by_entry.udp([*given, *met], self._names, own=_own_ips()), _PATIENCE_S),
         ]
         return [_unless(_APART if options.alone else "", each) for each in checks]
 
@@ -191,6 +189,10 @@ def _at_once(look: Callable[[], Outcome]) -> Callable[[], Awaitable[Outcome]]:
         return look()
 
     return looked
+
+
+def _own_ips() -> frozenset[str]:
+    return frozenset(str(each.address) for each in interfaces.own_addresses())
 
 
 def _known(outcome: Outcome) -> Callable[[], Awaitable[Outcome]]:

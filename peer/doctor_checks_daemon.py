@@ -1,4 +1,4 @@
-"""The doctor on what only a running daemon knows: who reaches this peer, by which way, and what it warns of. Pure"""
+"""The doctor on what only a running daemon knows: who reaches this peer, by which way, and what it warns of. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def relays(status: dict[str, Any] | None, *, alone: bool) -> Outcome:
     places = [each for each in status["reach"]["addresses"] if CIRCUIT in each]
     if places:
         via = ", ".join(each.partition(CIRCUIT)[0].rpartition("/p2p/")[2][-6:] for each in places)
-        return passed(f"{len(places)} hold a place for this peer (…{via}); their speed is not measured")
+        return passed(
+            f"{len(places)} hold{'s' * (len(places) == 1)} a place for this peer (…{via}); their speed is not measured"
+        )
     if status["reach"]["rung"] in ("public", "mapped", "ipv6"):
         return skipped("not needed: others come here directly")
     return skipped("the daemon has no place at a relay")

@@ -1,8 +1,9 @@
-"""The doctor on the way into a run: names, each address to join by, peers met before, and whether UDP gets through"""
+"""The doctor on the way into a run: names, each address to join by, peers met before, and whether UDP gets through."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -22,12 +23,16 @@ KNOCK_S = 3.0
 """For a connection, and as long again for the first word."""
 QUIC_S = 2.0
 NAME_S = 6.0
+IPS = 4
+"""Of one name, that are tried."""
 SHOWN = 3
 """Of many that do not answer."""
 ASKED_FOR_UDP = 4
 """Addresses that are asked for an answer over UDP."""
 LOST = "a firewall drops it, or that machine is off: ask whoever runs it, or for a new invitation"
 CLOSED = "murmur does not run there just now, or on another port: ask whoever runs it, or for a new invitation"
+_FAMILIES: dict[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 _HOSTS = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns": 0, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
@@ -56,7 +61,7 @@ class Names:
 
     def __init__(self, within: float = NAME_S, look_up: Callable[..., Any] = socket.getaddrinfo) -> None:
         self._within, self._look_up = within, look_up
-        self._asked: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+        self._asked: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}
 
     async def ips(self, host: str, family: int = 0) -> list[str]:
         """IP addresses of a host, which may be one itself; raises socket.gaierror, UnicodeError."""
@@ -64,21 +69,24 @@ class Names:
             return [str(ipaddress.ip_address(host))]
         except ValueError:
             pass
-        if (host, family) not in self._asked:
-            self._asked[host, family] = asyncio.create_task(self._find(host, family), name=f"look up {host}")
-        return await asyncio.shield(self._asked[host, family])
+        if host not in self._asked:
+            self._asked[host] = asyncio.create_task(self._find(host), name=f"look up {host}")
+        found = [ip for kind, ip in await asyncio.shield(self._asked[host]) if family in (0, kind)]
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, f"it has no {_FAMILIES.get(family, 'IP')} address")
+        return list(dict.fromkeys(found))[:IPS]
 
     async def close(self) -> None:
         """Forget what was not answered yet."""
         await end(self._asked.values())
 
-    async def _find(self, host: str, family: int) -> list[str]:
+    async def _find(self, host: str) -> list[tuple[int, str]]:
         try:
             async with asyncio.timeout(self._within):
-                found = await beside(lambda: self._look_up(host, None, family=family, type=socket.SOCK_STREAM))
+                found = await beside(lambda: self._look_up(host, None, type=socket.SOCK_STREAM))
         except TimeoutError as error:
             raise socket.gaierror(socket.EAI_AGAIN, f"no name server answered within {self._within:g} s") from error
-        return list(dict.fromkeys(str(each[4][0]) for each in found))
+        return [(int(each[0]), str(each[4][0])) for each in found]
 
 
 async def name(host: str, names: Names) -> Outcome:
@@ -110,7 +118,8 @@ async def entry(door: Door, names: Names, within: float = KNOCK_S) -> Outcome:
         return passed(f"{shown}: the daemon is in touch with it")
     outcome = await _knocked(address, names, within)
     again = f"; take it out of {place} if it is gone" if place and not place.startswith("--") else ""
-    says = f" (the daemon: {seed['error']})" if seed is not None and seed["error"] else ""
+    error = (seed["error"] if seed is not None else None) or outcome.evidence
+    says = f" (the daemon: {error})" if error not in outcome.evidence else ""
     remedy = outcome.remedy and f"{outcome.remedy}{again}"
     return Outcome(outcome.result, f"{shown}: {outcome.evidence}{says}", remedy)
 
@@ -124,8 +133,9 @@ async def _knocked(address: str, names: Names, within: float) -> Outcome:
     except (socket.gaierror, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         return failed(f"its name has no address: {why}", "see what is said of that name")
-    problems = [await (_tcp(each, tcp[1], within) if tcp else _quic(each, quic or 0, within)) for each in found]
-    return next((each for each in problems if each.result == "pass"), problems[0])
+    looks = (_tcp(each, tcp[1], within) if tcp else _quic(each, quic or 0, within) for each in found)
+    outcomes = await asyncio.gather(*looks)
+    return next((each for each in outcomes if each.result == "pass"), outcomes[0])
 
 
 async def _tcp(host: str, port: int, within: float) -> Outcome:
@@ -178,22 +188,32 @@ async def udp(
     addresses: Sequence[str],
     names: Names,
     *,
+    own: frozenset[str] = frozenset(),
     socket_of: Callable[[], socket.socket] = udp_socket,
     within: float = QUIC_S,
 ) -> Outcome:
-    """Whether UDP gets out and back: shown by an address that answers QUIC; ``socket_of`` opens a socket."""
+    """Whether UDP gets out and back: shown by an address that answers QUIC, and is none of this machine's ``own``.
+
+    ``socket_of`` opens a socket.
+    """
     try:
         with socket_of() as probe:
             probe.bind(("127.0.0.1", 0))
             probe.sendto(b"", probe.getsockname())
     except OSError as error:
+        if error.errno in _NO_WAY:
+            return skipped("not proven: there is no network")
         return failed(
             f"no UDP socket can be used: {error.strerror}", "look at the limits of this user and at the firewall here"
         )
     asked = list(dict.fromkeys(where for each in addresses if (where := _udp_endpoint(each)) is not None))
-    answers = await asyncio.gather(*(_answers(where, names, within) for where in asked[:ASKED_FOR_UDP]))
-    if True in answers:
-        return passed(f"a peer at {short(asked[answers.index(True)][0])} answered over UDP (QUIC)")
+    answers = await asyncio.gather(*(_answering(where, names, own, within) for where in asked[:ASKED_FOR_UDP]))
+    found = sorted(
+        (each for each in answers if each is not None), key=lambda each: ipaddress.ip_address(each).is_private
+    )
+    if found:
+        near = ", which proves it for this network only" if ipaddress.ip_address(found[0]).is_private else ""
+        return passed(f"a peer at {found[0]} answered over it (QUIC){near}")
     why = "nobody who was asked answered over it" if answers else "there is nobody to ask"
     return skipped(f"not proven: {why}; it takes a peer that listens for QUIC")
 
@@ -205,12 +225,21 @@ def _udp_endpoint(address: str) -> tuple[str, int, int] | None:
     return (where[0], port, where[1]) if where is not None and port is not None else None
 
 
-async def _answers(where: tuple[str, int, int], names: Names, within: float) -> bool:
+async def _answering(where: tuple[str, int, int], names: Names, own: frozenset[str], within: float) -> str | None:
+    """The address of this host from which QUIC was answered; this machine's own prove nothing."""
     host, port, family = where
+
+    async def one(address: str) -> str | None:
+        try:
+            return address if await speaks_quic(address, port, within=within) else None
+        except (OSError, OverflowError):
+            return None
+
     try:
-        return any([await speaks_quic(each, port, within=within) for each in await names.ips(host, family)])
-    except (OSError, OverflowError, UnicodeError):
-        return False
+        found = [each for each in await names.ips(host, family) if each not in own]
+    except (OSError, UnicodeError):
+        return None
+    return next((each for each in await asyncio.gather(*map(one, found)) if each is not None), None)
 
 
 def short(address: str) -> str:

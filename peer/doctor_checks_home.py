@@ -1,4 +1,4 @@
-"""The doctor on what a peer keeps: options, key, home, disk, run and data; and on the daemon itself"""
+"""The doctor on what a peer keeps: options, key, home, disk, run and data; and on the daemon itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on this machine: clock, GPU and driver, torch, p2pd, and what a lighthouse needs"""
+"""The doctor on this machine: clock, GPU and driver, torch, p2pd, and what a lighthouse needs."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ async def output(command: Sequence[str], within: float) -> tuple[int, str]:
             code = await process.wait() if len(said) < OUTPUT_BYTES else -1
         return code, said.decode(errors="replace")
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 async def torch(command: Sequence[str] = (sys.executable, "-c", _TORCH), within: float = TORCH_S) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The doctor on this machine's network: addresses, container bridges, IPv6, ports, and the router's help"""
+"""The doctor on this machine's network: addresses, container bridges, IPv6, ports, and the router's help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's addresses: which are public, which lead nowhere from outside, and whether this is a container"""
+"""This machine's addresses: which are public, which lead nowhere from outside, and whether this is a container."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def run(*command: str, stdin: str = "") -> str:
 def test_a_script_names_every_command_and_flag(shell: str) -> None:
     text = script(cli.parser(), shell)
     assert text == script(cli.parser(), shell), "the same script each time"
-    for word in ("up", "status", "export", "import", "completion", "p2p-port", "follow", "keep-checkpoints"):
+    for word in ("up", "status", "export", "import", "doctor", "completion", "p2p-port", "follow", "keep-checkpoints"):
         assert word in text
 
 
