@@ -5,7 +5,8 @@ probe.py ask tcp|udp ADDRESS PORT [FROM [BYTES]]
                                   prints what it is told, or the error's name; sends BYTES by TCP and gets as many
 probe.py listen ADDRESS PORT FROM
                                   asks by UDP, then prints whom it hears until that is ADDRESS and PORT again
-probe.py punch PORT ADDRESS PORT  waits for a line on stdin, then sends datagrams until one comes back
+probe.py punch PORT ADDRESS PORT  waits for a line on stdin, then sends datagrams until one comes back; says when the
+                                  first is sent
 """
 
 from __future__ import annotations
@@ -105,11 +106,13 @@ def listen(address: str, port: int, source: int) -> None:
 
 
 def punch(port: int, address: str, other: int) -> None:
-    """Both ends do this at the same time; prints ``open`` or ``closed``."""
+    """Both ends do this at the same time; prints ``ready``, ``sent``, and ``open`` or ``closed``."""
     with opened("udp", address, port) as sock:
         sock.settimeout(PUNCH_EVERY_S)
         say("ready")
         sys.stdin.readline()
+        sock.sendto(b"!", (address, other))
+        say("sent")
         deadline, more = time.monotonic() + PUNCH_S, PUNCH_MORE
         heard = False
         while more and time.monotonic() < deadline:

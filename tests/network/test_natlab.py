@@ -71,7 +71,7 @@ def answering(host: Host, port: int = PORT) -> Iterator[list[str]]:
 
 
 def punched(one: Home, other: Home) -> bool:
-    """Whether datagrams pass both ways when both ends send at the same time."""
+    """Whether datagrams pass both ways when both ends send at nearly the same time, ``one`` first."""
     ends = [
         here.popen(
             [*PROBE, "punch", str(PORT), there.public_address, str(PORT)],
@@ -85,6 +85,7 @@ def punched(one: Home, other: Home) -> bool:
         assert end.stdin is not None
         end.stdin.write("go\n")
         end.stdin.flush()
+        assert line(end.stdout) == "sent"
     said = [line(end.stdout) for end in ends]
     assert set(said) <= {"open", "closed"}
     return said == ["open", "open"]
@@ -154,6 +155,14 @@ def test_both_sending_at_once_opens_port_preserving_routers_only(
     lab: Lab, one: Nat, other: Nat, expected: bool
 ) -> None:
     assert punched(lab.home(one), lab.home(other)) is expected
+
+
+@pytest.mark.parametrize("first", ["bridge", "port_preserving"])
+def test_a_bridge_opens_when_its_own_end_sends_first(lab: Lab, first: Nat) -> None:
+    """A datagram that comes before takes the port's place in its NAT, and the container's leave from another one."""
+    homes = [lab.home("bridge"), lab.home("port_preserving")]
+    one, other = homes if first == "bridge" else reversed(homes)
+    assert punched(one, other) is (first == "bridge")
 
 
 def test_addresses_are_those_of_the_kind(lab: Lab) -> None:
