@@ -181,7 +181,7 @@ class P2pd:
         ready = asyncio.get_running_loop().create_future()
         try:
             process = await asyncio.create_subprocess_exec(
-                *command(self._binary, self._config, control=self.control, port=self.port, relays=self._relays),
+                *self._command(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -210,6 +210,9 @@ class P2pd:
             raise EnvironmentFault(
                 f"p2pd was not ready after {READY_S:.0f} s", remedy="the machine may be overloaded; try again"
             ) from error
+
+    def _command(self) -> list[str]:
+        return command(self._binary, self._config, control=self.control, port=self.port, relays=self._relays)
 
     async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
         assert process.stdout is not None
