@@ -81,6 +81,7 @@ class _Hole:
 
     due: float = 0.0
     pause: float = PUNCH_RETRY_S[0]
+    tries: int = 0
 
 
 @dataclass
@@ -233,8 +234,9 @@ class Reaching:
             if hole.due > now:
                 continue
             hole.due, hole.pause = now + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+            hole.tries += 1
             try:
-                await self._puncher.punch(peer)
+                await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
             except MurmurError as error:
                 log.info("no hole to %s: %s", short(peer), error)
 
