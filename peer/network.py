@@ -16,6 +16,7 @@ from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
+from dht.relay_choice import relay_address
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
@@ -267,8 +268,8 @@ class Network:
         return list(dict.fromkeys((*seeds, *self._helpers, *sorted(self.transport.neighbours()))))
 
     def _relays(self) -> tuple[str, ...]:
-        records = (self._helpers[peer] for peer in sorted(self._helpers))
-        return tuple(each.addresses[0] for each in records if "relay" in each.roles and each.addresses)
+        records = (self._helpers[peer] for peer in sorted(self._helpers) if "relay" in self._helpers[peer].roles)
+        return tuple(found for each in records if (found := relay_address(each.addresses, each.peer)))
 
     def _stand(self, direct: bool) -> None:
         if self._session is not None:
