@@ -14,7 +14,7 @@ import psutil
 from dht import reach
 from dht.addresses import best_addresses
 from dht.punch import Puncher
-from dht.reachability import Plan, View, plan
+from dht.reachability import Plan, View, is_outside, plan
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
@@ -42,6 +42,8 @@ ASK_AGAIN_S = 5.0
 OBSERVERS = 4
 RELAY_PATIENCE_S = 20.0
 """For a relay to take the reservation, before another one is tried."""
+HOLES = 8
+"""Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
 """First and longest pause before a hole to a peer is tried again."""
 
@@ -197,20 +199,21 @@ class Reaching:
             peer for peer, way in self.transport.routes.ways().items() if way.kind == "relayed" and peer > self.own
         ]
         self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.routes.ways()}
-        for peer in relayed:
-            hole = self._holes.setdefault(peer, _Hole())
-            if hole.due > now:
-                continue
-            hole.due, hole.pause = now + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
-            try:
-                await self._puncher.punch(peer)
-            except MurmurError as error:
-                log.info("no hole to %s: %s", short(peer), error)
+        due = [peer for peer in relayed if self._holes.setdefault(peer, _Hole()).due <= now]
+        due.sort(key=lambda peer: self._holes[peer].due)
+        await asyncio.gather(*(self._punch_one(peer, self._holes[peer]) for peer in due[:HOLES]))
+
+    async def _punch_one(self, peer: PeerId, hole: _Hole) -> None:
+        hole.due, hole.pause = time.monotonic() + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+        try:
+            await self._puncher.punch(peer)
+        except MurmurError as error:
+            log.info("no hole to %s: %s", short(peer), error)
 
     def _udp_end(self) -> str:
-        """Where observers see this peer's UDP socket; "" where none does."""
+        """Where observers out in the world see this peer's UDP socket; "" where none does."""
         ends = [each.reply.observed for each in self._observers.values() if each.reply is not None]
-        return next((end for end in ends if "/udp/" in end), "")
+        return next((end for end in ends if "/udp/" in end and is_outside(end)), "")
 
     def _punched(self, peer: PeerId, worked: bool) -> None:
         log.info("a hole to %s: %s", short(peer), "punched" if worked else "failed, back through the relay")
