@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
-from dht.relay_choice import relay_address
+from dht.relay_choice import drawn, host_of, relay_address
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
@@ -116,7 +117,7 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
-        self._restarts = 0
+        self._restarts, self._salt = 0, secrets.token_bytes(16)
         around = Surroundings(self._observers, self._relays, self._announce, self._stand)
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
@@ -268,8 +269,10 @@ class Network:
         return list(dict.fromkeys((*seeds, *self._helpers, *sorted(self.transport.neighbours()))))
 
     def _relays(self) -> tuple[str, ...]:
-        records = (self._helpers[peer] for peer in sorted(self._helpers) if "relay" in self._helpers[peer].roles)
-        return tuple(found for each in records if (found := relay_address(each.addresses, each.peer)))
+        """First those beside a seed: the person has chosen it, and a name in the directory costs nothing."""
+        each = ((peer, record) for peer, record in self._helpers.items() if "relay" in record.roles)
+        relays = {peer: found for peer, record in each if (found := relay_address(record.addresses, peer))}
+        return drawn(relays, self._salt, {host_of(seed.address) for seed in self.seeds() if seed.state == "ok"})
 
     def _stand(self, direct: bool) -> None:
         if self._session is not None:

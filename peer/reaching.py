@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ import psutil
 from dht import reach
 from dht.addresses import best_addresses
 from dht.punch import Puncher
-from dht.reachability import Plan, View, is_outside, plan
+from dht.reachability import MOST_RELAYS, Plan, View, is_outside, plan
+from dht.relay_choice import candidates
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
@@ -40,8 +42,8 @@ ASK_EVERY_S = 60.0
 ASK_AGAIN_S = 5.0
 """The same after one that failed."""
 OBSERVERS = 4
-RELAY_PATIENCE_S = 20.0
-"""For a relay to take the reservation, before another one is tried."""
+RELAY_PATIENCE_S = (20.0, 640.0)
+"""For a relay to take the reservation before others are tried, which costs all connections: twice as long each time."""
 HOLES = 8
 """Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
@@ -96,7 +98,7 @@ class Reaching:
         self._holes: dict[PeerId, _Hole] = {}
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
-        self._reserved_at = 0.0
+        self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
 
@@ -166,8 +168,7 @@ class Reaching:
                     if outcome.found != BUSY:
                         found.setdefault(outcome.address, {})[peer] = outcome.found
         punched = sum(way.kind == "punched" for way in self.transport.routes.ways().values())
-        using = [each for each in self.p2pd.relays if each in self.around.relays()]
-        relays = tuple(dict.fromkeys((*using, *self.around.relays())))
+        relays = candidates(self.around.relays(), self.p2pd.relays, self._failed)
         return View(
             self.p2pd.port, self._listen, self._interfaces, seen, found, relays, punched=punched, confined=self.confined
         )
@@ -185,10 +186,26 @@ class Reaching:
         self.transport.routes.quic_first = bool(new.relays)
         if not new.relays:
             return
-        held = {relay for relay in self.p2pd.relays if any(each.startswith(relay) for each in self._listen)}
-        patient = time.monotonic() - self._reserved_at < RELAY_PATIENCE_S
-        if set(new.relays) != set(self.p2pd.relays) and not (held or patient) and self.p2pd.reserve_at(new.relays):
-            self._reserved_at = time.monotonic()
+        self._reserve(time.monotonic())
+
+    def _reserve(self, now: float) -> None:
+        """Go on to other relays when those in use have taken nothing for so long. Whoever names false ones gains it.
+
+        p2pd restarts for it; a relay that takes a reservation and drops it again is no reason to do so often.
+        """
+        waited, using = now - self._reserved_at, self.p2pd.relays
+        if any("/p2p-circuit" in each for each in self._listen):
+            if waited > RELAY_PATIENCE_S[1]:
+                self._patience = RELAY_PATIENCE_S[0]
+            return
+        if waited < self._patience:
+            return
+        known = self.around.relays()
+        failed = {each: self._failed.get(each, 0) + (each in using) for each in known}
+        relays = candidates(known, using, failed)[:MOST_RELAYS]
+        if relays and set(relays) != set(using) and self.p2pd.reserve_at(relays):
+            self._failed, self._reserved_at = failed, now
+            self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
     async def _punch(self) -> None:
         """Try one hole to each relayed peer whose id is larger, now and then."""

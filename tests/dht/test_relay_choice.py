@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dht.relay_choice import relay_address
+from dht.relay_choice import candidates, drawn, relay_address
 from peer.identity import Identity
+from protocols.ids import PeerId
 
 RELAY = Identity.from_seed(bytes(32)).peer
 OTHER = Identity.from_seed(bytes([1]) * 32).peer
@@ -41,3 +42,24 @@ def test_a_public_address_is_taken(end: str) -> None:
 )
 def test_what_would_end_p2pd_or_lead_into_a_home_is_not(address: str) -> None:
     assert relay_address([address], RELAY) == ""
+
+
+def test_no_choice_of_an_id_comes_first_but_what_stands_beside_a_seed_does() -> None:
+    relays = {
+        PeerId(f"peer {number:03}"): f"/ip4/11.22.33.{number}/tcp/1/p2p/peer {number:03}" for number in range(100)
+    }
+    orders = {drawn(relays, bytes([salt]))[0] for salt in range(20)}
+    assert len(orders) > 10
+    assert set(drawn(relays, b"")) == set(relays.values())
+    assert drawn(relays, b"", {"/ip4/11.22.33.77"})[0] == relays[PeerId("peer 077")]
+
+
+def test_each_relay_has_its_turn_before_one_that_failed_has_another() -> None:
+    known, failed, tried = ["a", "b", "c", "d", "e"], dict[str, int](), {"a", "b"}
+    using: tuple[str, ...] = ("a", "b")
+    for _ in range(2):
+        failed = {each: failed.get(each, 0) + (each in using) for each in known}
+        using = candidates(known, using, failed)[:2]
+        tried |= set(using)
+    assert tried == set(known)
+    assert candidates(known, ("c",), {}) == ("c", "a", "b", "d", "e"), "what is in use stays in use"
