@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from protocols.reach import PROVEN, WORDS, seen_ip
+from protocols.reach import PROVEN, WORDS, seen, seen_ip
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class View:
     interfaces: frozenset[str]
     """IP addresses of this machine."""
     seen: Mapping[str, str]
-    """Observer → the end of our connection as it sees it (``protocols.reach.seen``)."""
+    """Observer → the end of our connection as it sees it (``protocols.reach.seen``), those trusted most first."""
     found: Mapping[str, Mapping[str, str]]
     """Address → observer → what it found there, a word of ``protocols.reach.WORDS``."""
     relays: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def plan(view: View) -> Plan:
         return Plan("unknown", ("listens on this machine only",), own, (), ask)
     circuits = tuple(each for each in view.listen if _is_circuit(each))
     proven = tuple(each for each, by in view.found.items() if PROVEN in by.values())
-    world = tuple(each for each in proven if _is_global(each))
+    world = tuple(each for each in proven if _is_global(each) and _is_believed(each, view))
     if world:
         quic = tuple(_quic(each) for each in world if _quic(each) in view.listen)
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in world)
@@ -99,13 +99,25 @@ def _unseen(view: View, local: tuple[str, ...], ask: tuple[str, ...]) -> Plan:
 
 def _to_ask(view: View) -> tuple[str, ...]:
     """The port where we are seen, and the addresses that a router has mapped."""
-    mapped = [each for each in view.listen if _is_mapped(each, view)]
-    return (f"/tcp/{view.port}", *mapped[:2])
+    mapped = dict.fromkeys(each for each in view.listen if _is_mapped(each, view))
+    return (f"/tcp/{view.port}", *list(mapped)[:2])
 
 
 def _is_mapped(address: str, view: View) -> bool:
-    parts = address.split("/")
-    return len(parts) == 5 and parts[3] == "tcp" and parts[2] not in view.interfaces and _is_global(address)
+    """p2pd lists what others told it too: only what ``seen`` takes can be asked about."""
+    is_end = "/tcp/" in address and seen(address) == address
+    return is_end and address.split("/")[2] not in view.interfaces and _is_global(address)
+
+
+def _is_believed(address: str, view: View) -> bool:
+    """Whether most of those who could tell found this peer there; of as many for and against, whoever comes first.
+
+    Each observer may have invented the address at which it says that it sees this peer: others then see another.
+    """
+    able = [peer for peer, end in view.seen.items() if is_outside(end) and end.split("/")[1] == address.split("/")[1]]
+    told = [peer for peer in able if any(peer in by for by in view.found.values())]
+    agree = [view.found[address].get(peer) == PROVEN for peer in told]
+    return sum(agree) * 2 > len(agree) or (sum(agree) * 2 == len(agree) and all(agree[:1]))
 
 
 def _rung_of(addresses: tuple[str, ...], interfaces: frozenset[str]) -> Rung:

@@ -264,9 +264,10 @@ class Network:
         self._directory.announce(self.lease.stamp(record))
 
     def _observers(self) -> list[PeerId]:
-        """Who can tell how it sees this peer: lighthouses first."""
+        """Who can tell how it sees this peer: seeds, then members, then who calls itself a lighthouse, then others."""
         seeds = [PeerId(split(seed.address)[1]) for seed in self._directory.seeds() if seed.state == "ok"]
-        return list(dict.fromkeys((*seeds, *self._helpers, *sorted(self.transport.neighbours()))))
+        near = sorted(self.transport.neighbours())
+        return list(dict.fromkeys((*seeds, *(self._members() & set(near)), *self._helpers, *near)))
 
     def _relays(self) -> tuple[str, ...]:
         """First those beside a seed: the person has chosen it, and a name in the directory costs nothing."""
