@@ -55,7 +55,7 @@ TRIED = 16
 """Saved addresses that are tried beside the seeds."""
 KINDS = ("direct", "punched", "relayed")
 HELPERS = frozenset({"lighthouse", "relay"})
-"""Roles of those that help a run and take no part in its rounds."""
+"""Roles of those that help a run; most of them take no part in its rounds."""
 MAX_STRANGERS = 16
 """Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
 
@@ -76,6 +76,11 @@ def whom_to_dial(
     others = [record for record in missing if record.peer not in members]
     room = max(0, MAX_STRANGERS - len(connected - members))
     return [record for record in missing if record.peer in members], draw.sample(others, min(room, len(others)))
+
+
+def takes_part(record: PeerRecord) -> bool:
+    """Whether a peer takes part in rounds: one that helps the run may do so as well."""
+    return "contributor" in record.roles or not HELPERS & set(record.roles)
 
 
 class Network:
@@ -290,7 +295,7 @@ class Network:
             records = [each for each in records if not each.left]
             found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
             self._helpers = {PeerId(each.peer): each for each in found if HELPERS & set(each.roles)}
-            found = [each for each in found if each.peer not in self._helpers]
+            found = [each for each in found if takes_part(each)]
             self._records = {PeerId(each.peer): each for each in found}
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
