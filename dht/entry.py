@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import msgpack
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import RecordValidatorBase
 
-from protocols.errors import RemoteError
+from protocols.errors import LocalError, RemoteError
 
 from .directory import DirectoryTiming
 from .limits import RUNS, Gauge
@@ -39,10 +38,10 @@ TELL_S = 0.5
 
 
 class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
-    """A ``RecordValidator`` for each of at most ``RUNS`` runs; the run that was renewed longest ago gives way.
+    """A ``RecordValidator`` for each of at most ``RUNS`` runs; one that expired, or has fewest records, gives way.
 
-    With ``named`` runs no other is served, and none gives way. What a stranger's new run costs to refuse is one
-    signature, which the guard has paced.
+    So invented runs of one peer each push out no run of several. With ``named`` runs no other is served, and none
+    gives way. What a stranger's new run costs to refuse is two signatures, which the guard has paced.
     """
 
     def __init__(
@@ -57,6 +56,8 @@ class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
         self._lifetime_s, self._clock, self._on_gone = lifetime_s, clock, on_gone
         self._runs: dict[bytes, RecordValidator] = {}  # by directory key; what was renewed last comes last
         self._ids: dict[bytes, bytes] = {}
+        self._expire: dict[bytes, float] = {}
+        """When the record of each that was renewed last expires, unix seconds."""
         self._named = tuple(named)
         self.runs = Gauge("runs", len(self._named) or RUNS, "runs found no room or gave way to others", None)
         for run in self._named:
@@ -64,11 +65,13 @@ class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
 
     def validate(self, record: DHTRecord) -> bool:
         """hivemind asks this for every value that it is told to store."""
-        validator = self._runs.get(record.key) or self._newcomer(record)
-        if validator is None or not validator.validate(record):
+        validator = self._runs.get(record.key)
+        if validator is None:
+            return self._newcomer(record)
+        if not validator.validate(record):
             return False
-        if record.key in self._runs:  # the run renewed last comes last
-            self._runs[record.key] = self._runs.pop(record.key)
+        self._runs[record.key] = self._runs.pop(record.key)  # the run renewed last comes last
+        self._expire[record.key] = record.expiration_time
         return True
 
     def screen(self, key: bytes, records: Any) -> bool:
@@ -91,28 +94,37 @@ class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
                 total.append(replace(each[0], in_use=sum(gauge.in_use or 0 for gauge in each)))
         return total
 
-    def _newcomer(self, record: DHTRecord) -> RecordValidator | None:
-        """A validator for the run of this record, if it is one and there is room."""
+    def _newcomer(self, record: DHTRecord) -> bool:
+        """Begin with the run of this record, if it is a good one; another may have to give way."""
         if self._named:
-            return None
+            return False
         try:
             value = msgpack.unpackb(record.value, max_array_len=0)
             if not isinstance(value, bytes):
-                return None
+                return False
             run = decode_record(value, source="a stranger").run
         except (RemoteError, ValueError, TypeError, msgpack.UnpackException) as error:
             log.debug("refused a directory record: %s", error)
-            return None
+            return False
         if DHTID.generate(source=key_of(run)).to_bytes() != record.key:
-            return None
-        if len(self._runs) >= RUNS:
+            return False
+        if not self._begin(run).validate(record):
+            self._end(record.key)
+            return False
+        self._expire[record.key] = record.expiration_time
+        if len(self._runs) > RUNS:
             self.runs.refused += 1
-            oldest = next(iter(self._runs))
-            gone = self._runs.pop(oldest)
-            for peer in gone.owners():
-                self._on_gone(self._ids[oldest], peer)
-            del self._ids[oldest]
-        return self._begin(run)
+            self._end(min((key for key in self._runs if key != record.key), key=self._worth))
+        return True
+
+    def _worth(self, key: bytes) -> int:
+        return self._runs[key].size if self._expire.get(key, 0.0) > self._clock() else 0
+
+    def _end(self, key: bytes) -> None:
+        run, gone = self._ids.pop(key), self._runs.pop(key)
+        self._expire.pop(key, None)
+        for peer in gone.owners():
+            self._on_gone(run, peer)
 
     def _begin(self, run: bytes) -> RecordValidator:
         key = DHTID.generate(source=key_of(run)).to_bytes()
@@ -208,10 +220,8 @@ class EntryNode:
                 for herald in self._heralds
                 if self._told.get((run, herald.peer), 0.0) <= now
             ]
-            for run, herald in due:
-                with contextlib.suppress(RemoteError):
-                    await self._issue(run, herald)
-                self._told[run, herald.peer] = now + self._timing.refresh_s
+            self._told |= {(run, herald.peer): now + self._timing.refresh_s for run, herald in due}
+            await asyncio.gather(*(self._issue(run, herald) for run, herald in due))  # not one after another: nodes die
             self._told = {key: at for key, at in self._told.items() if at > now}
             await asyncio.sleep(TELL_S)
 
@@ -228,5 +238,9 @@ class EntryNode:
             sequence=self._sequence,
             expires=int(now) + self._timing.lifetime_s,
         )
-        value = encode_record(record, herald.sign)
+        try:
+            value = encode_record(record, herald.sign)
+        except LocalError as error:
+            log.warning("%s is not made known: %s", herald.peer, error)
+            return
         await self._node.search(lambda node: node.store(key_of(run), value, expiration_of(record), subkey=record.peer))

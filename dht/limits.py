@@ -78,6 +78,8 @@ SIGNATURES = 256
 loop. The others are dropped, and have their chance in the next look-up; members' and those known already are free."""
 PUNCHES = Rate(0.1, 3)
 """Times that one peer may have us drop its connection and dial it."""
+PUNCHES_ALL = Rate(1, 16)
+"""Of all peers: each sends a few packets of 1200 bytes to wherever the peer says that it is."""
 SMALL_FRAME = 4096
 """Bytes of the largest frame that is paced even on streams that we opened ourselves."""
 

@@ -256,12 +256,19 @@ class P2pd:
             await self._end_process()
             try:
                 claim_port(self._config.host, self.port)
-                await self._launch()
+                await self._relaunch()
                 if self._on_restart is not None:
                     await self._on_restart(self.control)
             except Exception as error:  # whatever goes wrong, the daemon lives on and tries again
                 log.warning("restarting p2pd failed: %s", error, exc_info=not isinstance(error, MurmurError))
                 await self._end_process(signal.SIGKILL)
+
+    async def _relaunch(self) -> None:
+        try:
+            await self._launch()
+        except EnvironmentFault:
+            self._relays = ()  # others name them: what p2pd does not take must not keep it down for good
+            raise
 
     async def _until_ended(self) -> int:
         """The exit code, when it has ended; one that no longer answers is killed."""

@@ -15,7 +15,7 @@ from protocols.errors import MurmurError, RemoteError, TransportError
 from protocols.punch import Punch
 
 from .control import deadline
-from .limits import PUNCHES, Buckets
+from .limits import PUNCHES, PUNCHES_ALL, Bucket, Buckets
 from .tasks import end
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Puncher:
         """``end_of`` gives this peer's UDP end as observers see it, or ""; ``done`` hears of each outcome."""
         self._transport, self._end_of, self._done, self._clock = transport, end_of, done, clock
         self._asked: Buckets[PeerId] = Buckets(PUNCHES)
+        self._asked_in_all = Bucket(PUNCHES_ALL, clock())
         self._under_way: dict[PeerId, asyncio.Task[bool]] = {}
 
     async def start(self) -> None:
@@ -88,16 +89,30 @@ class Puncher:
         peer = stream.peer
         async with deadline(peer, AGREE_S):
             theirs = await _offer(stream)
-            now = self._clock()
-            own = self._end_of() if peer not in self._under_way and self._asked.take(peer, now) else ""
+            own = self._end_of() if self._may_ask(stream) else ""
             await stream.send("punch", [Punch(own if theirs.address else "").encode()])
             if own and theirs.address:
                 signal = await _offer(stream)
                 await asyncio.sleep(signal.after_ms / 1000)
                 self._begin(peer, theirs.address)
 
+    def _may_ask(self, stream: FrameStream) -> bool:
+        """Only who comes through a relay has need of it, and strangers cannot make us write to others often."""
+        now, peer = self._clock(), stream.peer
+        return (
+            "/p2p-circuit" in stream.address
+            and peer not in self._under_way
+            and self._asked.take(peer, now)
+            and self._asked_in_all.take(now)
+        )
+
     def _begin(self, peer: PeerId, address: str) -> asyncio.Task[bool]:
-        """In a task of its own: the stream over which it was agreed ends with the connection."""
+        """In a task of its own: the stream over which it was agreed ends with the connection.
+
+        Raises TransportError when another agreement with the peer came first.
+        """
+        if peer in self._under_way:
+            raise TransportError(peer, "is being dialled already")
         task = asyncio.create_task(self._dial(peer, address), name=f"punch {peer}")
         self._under_way[peer] = task
         task.add_done_callback(lambda _: self._under_way.pop(peer, None))

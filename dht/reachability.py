@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from protocols.reach import PROVEN, WORDS, seen_ip
+from protocols.reach import PROVEN, WORDS, seen, seen_ip
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ class View:
     interfaces: frozenset[str]
     """IP addresses of this machine."""
     seen: Mapping[str, str]
-    """Observer → the end of our connection as it sees it (``protocols.reach.seen``)."""
+    """Observer → the end of our connection as it sees it (``protocols.reach.seen``), those trusted most first."""
     found: Mapping[str, Mapping[str, str]]
     """Address → observer → what it found there, a word of ``protocols.reach.WORDS``."""
     relays: tuple[str, ...] = ()
@@ -74,13 +74,13 @@ def plan(view: View) -> Plan:
         return Plan("unknown", ("listens on this machine only",), own, (), ask)
     circuits = tuple(each for each in view.listen if _is_circuit(each))
     proven = tuple(each for each, by in view.found.items() if PROVEN in by.values())
-    world = tuple(each for each in proven if _is_global(each))
+    world = tuple(each for each in proven if _is_global(each) and _is_believed(each, view))
     if world:
         quic = tuple(_quic(each) for each in world if _quic(each) in view.listen)
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in world)
         return Plan(_rung_of(world, view.interfaces), evidence, (*world, *quic), (), ask)
     local = tuple(each for each in proven if not _is_global(each))
-    if not any(_is_outside(each) for each in view.seen.values()):
+    if not any(is_outside(each) for each in view.seen.values()):
         return _unseen(view, local, ask)
     evidence = (*_failures(view), *_kind_of_nat(view))
     relays = view.relays[:MOST_RELAYS]
@@ -105,13 +105,25 @@ def _unseen(view: View, local: tuple[str, ...], ask: tuple[str, ...]) -> Plan:
 
 def _to_ask(view: View) -> tuple[str, ...]:
     """The port where we are seen, and the addresses that a router has mapped."""
-    mapped = [each for each in view.listen if _is_mapped(each, view)]
-    return (f"/tcp/{view.port}", *mapped[:2])
+    mapped = dict.fromkeys(each for each in view.listen if _is_mapped(each, view))
+    return (f"/tcp/{view.port}", *list(mapped)[:2])
 
 
 def _is_mapped(address: str, view: View) -> bool:
-    parts = address.split("/")
-    return len(parts) == 5 and parts[3] == "tcp" and parts[2] not in view.interfaces and _is_global(address)
+    """p2pd lists what others told it too: only what ``seen`` takes can be asked about."""
+    is_end = "/tcp/" in address and seen(address) == address
+    return is_end and address.split("/")[2] not in view.interfaces and _is_global(address)
+
+
+def _is_believed(address: str, view: View) -> bool:
+    """Whether most of those who could tell found this peer there; of as many for and against, whoever comes first.
+
+    Each observer may have invented the address at which it says that it sees this peer: others then see another.
+    """
+    able = [peer for peer, end in view.seen.items() if is_outside(end) and end.split("/")[1] == address.split("/")[1]]
+    told = [peer for peer in able if any(peer in by for by in view.found.values())]
+    agree = [view.found[address].get(peer) == PROVEN for peer in told]
+    return sum(agree) * 2 > len(agree) or (sum(agree) * 2 == len(agree) and all(agree[:1]))
 
 
 def _rung_of(addresses: tuple[str, ...], interfaces: frozenset[str]) -> Rung:
@@ -140,7 +152,7 @@ def _count(by: Mapping[str, str], word: str) -> str:
 
 def _kind_of_nat(view: View) -> tuple[str, ...]:
     """What the ends that several observers see tell of the NAT."""
-    ends = {each for each in view.seen.values() if _is_outside(each) and "/udp/" in each}
+    ends = {each for each in view.seen.values() if is_outside(each) and "/udp/" in each}
     if not ends:
         return ("no UDP connection leads out: no hole can be punched",) if view.seen else ()
     ports = {each.split("/")[4] for each in ends}
@@ -165,7 +177,8 @@ def _quic(address: str) -> str:
     return address.replace("/tcp/", "/udp/") + "/quic-v1"
 
 
-def _is_outside(end: str) -> bool:
+def is_outside(end: str) -> bool:
+    """Whether an end that an observer sees (``protocols.reach.seen``) lies out in the world."""
     ip = seen_ip(end)
     return ip is not None and ip.is_global
 

@@ -70,8 +70,11 @@ class Routes:
     async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
         """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
 
-        Meanwhile no link brings the old connection back; afterwards they all open their streams anew.
+        Meanwhile no link brings the old connection back; afterwards they all open their streams anew. Raises
+        TransportError while another call of it is under way with this peer.
         """
+        if peer in self._held:
+            raise TransportError(peer, "is being dialled already")
         held = self._held[peer] = asyncio.Event()
         try:
             await self._owner.control.disconnect(peer)

@@ -124,6 +124,11 @@ class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
         return [peer for peer, record in self._seen.items() if record.expires > now]
 
     @property
+    def size(self) -> int:
+        """How many records are held, expired ones included."""
+        return len(self._seen)
+
+    @property
     def refused(self) -> int:
         """How many good records found no room, or gave way."""
         return self.records.refused + self.bytes.refused

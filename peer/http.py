@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protocols.errors import EnvironmentFault
 
@@ -18,8 +19,29 @@ if TYPE_CHECKING:
 
 HEADER_LIMIT = 16 * 1024
 CONNECTION_LIMIT = 64
+"""With more than so many, requests are answered with 503; with twice as many, connections are cut."""
+REQUEST_S = 10.0
+"""For a first request's headers to come."""
 GRACE_S = 2
 """Seconds that open requests get at shutdown."""
+
+
+class _Connection(H11Protocol):
+    """uvicorn waits for a first request for ever, on any number of connections, until there are no descriptors left."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._first = self.loop.call_later(REQUEST_S, self._give_up)
+        if len(self.connections) > 2 * CONNECTION_LIMIT:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._first.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        if self.cycle is None:  # uvicorn sets it when the headers are complete
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -46,7 +68,7 @@ class HttpServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,

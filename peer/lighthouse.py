@@ -24,6 +24,7 @@ from dht.entry import EntryNode, Herald
 from dht.p2pd import P2pd, P2pdConfig
 from dht.relay_limits import RelayLimits
 from dht.relay_process import RelayConfig, RelayProcess
+from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import MurmurError
 
@@ -104,8 +105,7 @@ class Lighthouse:
             if not self._options.relay_only:
                 await self._open_entry(stack)
             self._say(http.port)
-            counting = asyncio.create_task(self._count(), name="connections")
-            stack.callback(counting.cancel)
+            stack.push_async_callback(end, [keep_going(self._count, "connections")])
             await self.stopping.wait()
         _print("lighthouse stopped")
         return Exit.DONE

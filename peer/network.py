@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
+from dht.relay_choice import drawn, host_of, relay_address
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
@@ -24,13 +26,14 @@ from protocols.invitation import MAX_ADDRESSES, split
 
 from . import status as st
 from .address_book import AddressBook
+from .dialling import HELPERS, takes_part, whom_to_dial
 from .key_lease import KeyLease, leave
 from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from dht.seeds import Seed
 
@@ -52,28 +55,6 @@ SAVE_S, NEWS_S = 60.0, 3.0
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
 KINDS = ("direct", "punched", "relayed")
-HELPERS = frozenset({"lighthouse", "relay"})
-"""Roles of those that help a run and take no part in its rounds."""
-MAX_STRANGERS = 16
-"""Peers that are no members of the run to which we connect by ourselves: anybody can fill the directory."""
-
-
-def whom_to_dial(
-    found: Iterable[PeerRecord],
-    connected: frozenset[PeerId],
-    members: frozenset[PeerId],
-    *,
-    draw: random.Random,
-) -> tuple[list[PeerRecord], list[PeerRecord]]:
-    """Of the peers that are not connected, (all members, some of the others).
-
-    The others are drawn, so that no choice of a peer id comes first; with those connected, they are at most
-    ``MAX_STRANGERS``.
-    """
-    missing = [record for record in found if record.addresses and record.peer not in connected]
-    others = [record for record in missing if record.peer not in members]
-    room = max(0, MAX_STRANGERS - len(connected - members))
-    return [record for record in missing if record.peer in members], draw.sample(others, min(room, len(others)))
 
 
 class Network:
@@ -115,7 +96,7 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
-        self._restarts = 0
+        self._restarts, self._salt = 0, secrets.token_bytes(16)
         around = Surroundings(self._observers, self._relays, self._announce, self._stand, self._expects)
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
@@ -262,13 +243,16 @@ class Network:
         self._directory.announce(self.lease.stamp(record))
 
     def _observers(self) -> list[PeerId]:
-        """Who can tell how it sees this peer: lighthouses first."""
+        """Who can tell how it sees this peer: seeds, then members, then who calls itself a lighthouse, then others."""
         seeds = [PeerId(split(seed.address)[1]) for seed in self._directory.seeds() if seed.state == "ok"]
-        return list(dict.fromkeys((*seeds, *self._helpers, *sorted(self.transport.neighbours()))))
+        near = sorted(self.transport.neighbours())
+        return list(dict.fromkeys((*seeds, *(self._members() & set(near)), *self._helpers, *near)))
 
     def _relays(self) -> tuple[str, ...]:
-        records = (self._helpers[peer] for peer in sorted(self._helpers))
-        return tuple(each.addresses[0] for each in records if "relay" in each.roles and each.addresses)
+        """First those beside a seed: the person has chosen it, and a name in the directory costs nothing."""
+        each = ((peer, record) for peer, record in self._helpers.items() if "relay" in record.roles)
+        relays = {peer: found for peer, record in each if (found := relay_address(record.addresses, peer))}
+        return drawn(relays, self._salt, {host_of(seed.address) for seed in self.seeds() if seed.state == "ok"})
 
     def _expects(self) -> bool:
         return bool(self._directory.seeds() or self._members() - {self._own})
@@ -288,7 +272,7 @@ class Network:
             records = [each for each in records if not each.left]
             found = [each for each in records if each.peer != self.transport.peer and self._admits(PeerId(each.peer))]
             self._helpers = {PeerId(each.peer): each for each in found if HELPERS & set(each.roles)}
-            found = [each for each in found if each.peer not in self._helpers]
+            found = [each for each in found if takes_part(each)]
             self._records = {PeerId(each.peer): each for each in found}
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)

@@ -15,7 +15,8 @@ import psutil
 from dht import reach
 from dht.addresses import best_addresses
 from dht.punch import Puncher
-from dht.reachability import NO_PUBLIC_PEER, Plan, View, plan
+from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
+from dht.relay_choice import candidates
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
@@ -41,12 +42,12 @@ ASK_EVERY_S = 60.0
 ASK_AGAIN_S = 5.0
 """The same after one that failed."""
 OBSERVERS = 4
-RELAY_PATIENCE_S = 20.0
-"""For a relay to take the reservation, before another one is tried."""
-MORE_RELAYS_S = 600.0
-"""Before one more relay is added to one that serves: p2pd has to start anew for it."""
+RELAY_PATIENCE_S = (20.0, 640.0)
+"""For a relay to take the reservation before others are tried, which costs all connections: twice as long each time."""
 SETTLE_S = 3.0
 """From the first relay that is known to the first reservation: others may become known, and all are reserved at."""
+HOLES = 8
+"""Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
 """First and longest pause before a hole to a peer is tried again."""
 
@@ -102,8 +103,8 @@ class Reaching:
         self._holes: dict[PeerId, _Hole] = {}
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
-        self._reserved_at, self._relays_since = -math.inf, 0.0
-        self._lonely_since = time.monotonic()
+        self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
+        self._relays_since, self._lonely_since = 0.0, time.monotonic()
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
 
@@ -175,8 +176,7 @@ class Reaching:
                     if outcome.found != BUSY:
                         found.setdefault(outcome.address, {})[peer] = outcome.found
         punched = sum(way.kind == "punched" for way in self.transport.routes.ways().values())
-        using = [each for each in self.p2pd.relays if each in self.around.relays()]
-        relays = tuple(dict.fromkeys((*using, *self.around.relays())))
+        relays = candidates(self.around.relays(), self.p2pd.relays, self._failed)
         return View(
             self.p2pd.port,
             self._listen,
@@ -206,19 +206,33 @@ class Reaching:
         now = time.monotonic()
         if not before.relays:
             self._relays_since = now
-        held = any(each.startswith(relay) for relay in self.p2pd.relays for each in self._listen)
-        longest = MORE_RELAYS_S if held else RELAY_PATIENCE_S if self.p2pd.relays else 0.0
-        ripe = now - self._relays_since > SETTLE_S and now - self._reserved_at > longest
-        if ripe and not set(new.relays) <= set(self.p2pd.relays) and self.p2pd.reserve_at(new.relays):
-            self._reserved_at = now
+        if now - self._relays_since > SETTLE_S:
+            self._reserve(now)
 
     def _warn(self, before: Plan) -> None:
         if NO_PUBLIC_PEER in self.plan.evidence:
-            self.reporter.warn(
-                "reach", NO_PUBLIC_PEER, "this machine trains alone meanwhile, and tries again by itself"
-            )
+            self.reporter.warn("reach", NO_PUBLIC_PEER, "nothing here: it trains alone meanwhile, and tries again")
         elif NO_PUBLIC_PEER in before.evidence:
             self.reporter.apply(st.Cleared("reach"))
+
+    def _reserve(self, now: float) -> None:
+        """Go on to other relays when those in use have taken nothing for so long. Whoever names false ones gains it.
+
+        p2pd restarts for it; a relay that takes a reservation and drops it again is no reason to do so often.
+        """
+        waited, using = now - self._reserved_at, self.p2pd.relays
+        if any("/p2p-circuit" in each for each in self._listen):
+            if waited > RELAY_PATIENCE_S[1]:
+                self._patience = RELAY_PATIENCE_S[0]
+            return
+        if waited < self._patience:
+            return
+        known = self.around.relays()
+        failed = {each: self._failed.get(each, 0) + (each in using) for each in known}
+        relays = candidates(known, using, failed)[:MOST_RELAYS]
+        if relays and set(relays) != set(using) and self.p2pd.reserve_at(relays):
+            self._failed, self._reserved_at = failed, now
+            self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
     async def _punch(self) -> None:
         """Try one hole to each relayed peer whose id is larger, now and then."""
@@ -229,21 +243,22 @@ class Reaching:
             peer for peer, way in self.transport.routes.ways().items() if way.kind == "relayed" and peer > self.own
         ]
         self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.routes.ways()}
-        for peer in relayed:
-            hole = self._holes.setdefault(peer, _Hole())
-            if hole.due > now:
-                continue
-            hole.due, hole.pause = now + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+        due = [peer for peer in relayed if self._holes.setdefault(peer, _Hole()).due <= now]
+        due.sort(key=lambda peer: self._holes[peer].due)
+        await asyncio.gather(*(self._punch_one(peer, self._holes[peer]) for peer in due[:HOLES]))
+
+    async def _punch_one(self, peer: PeerId, hole: _Hole) -> None:
+        hole.due, hole.pause = time.monotonic() + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+        try:
             hole.tries += 1
-            try:
-                await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
-            except MurmurError as error:
-                log.info("no hole to %s: %s", short(peer), error)
+            await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
+        except MurmurError as error:
+            log.info("no hole to %s: %s", short(peer), error)
 
     def _udp_end(self) -> str:
-        """Where observers see this peer's UDP socket; "" where none does."""
+        """Where observers out in the world see this peer's UDP socket; "" where none does."""
         ends = [each.reply.observed for each in self._observers.values() if each.reply is not None]
-        return next((end for end in ends if "/udp/" in end), "")
+        return next((end for end in ends if "/udp/" in end and is_outside(end)), "")
 
     def _punched(self, peer: PeerId, worked: bool) -> None:
         log.info("a hole to %s: %s", short(peer), "punched" if worked else "failed, back through the relay")

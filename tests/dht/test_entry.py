@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 from hivemind.dht.routing import DHTID
@@ -14,6 +15,7 @@ from dht import entry as entry_module
 from dht.directory import Directory, DirectoryTiming
 from dht.entry import EntryNode, Herald, RunsValidator
 from dht.records import PeerRecord, encode_record, expiration_of, key_of
+from dht.tasks import end
 from peer.identity import Identity
 
 if TYPE_CHECKING:
@@ -85,6 +87,55 @@ def test_the_run_renewed_longest_ago_gives_way(monkeypatch: pytest.MonkeyPatch) 
     assert (_run(2), _key(1).peer) in gone and not any(run == _run(1) for run, _ in gone)
     assert sorted(validator.served()) == [_run(1), _run(3)]
     assert validator.gauges()[0].refused == 1
+
+
+def test_runs_of_one_peer_each_push_out_no_run_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, whoever invented as many runs as there is room for had pushed out all others."""
+    monkeypatch.setattr(entry_module, "RUNS", 4)
+    now = [NOW]
+    validator = RunsValidator(120, lambda: now[0])
+    assert all(validator.validate(_entry(_run(1), _key(number))) for number in (1, 2))
+    assert all(validator.validate(_entry(_run(number), _key(3))) for number in range(10, 30))
+    assert _run(1) in validator.served() and len(validator.served()) == 4
+    now[0] += 61
+    assert all(validator.validate(_entry(_run(number), _key(3), expires=int(now[0]) + 60)) for number in range(40, 44))
+    assert sorted(validator.served()) == [_run(number) for number in range(40, 44)], "an expired one gives way first"
+
+
+def test_a_record_that_is_not_taken_pushes_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_module, "RUNS", 2)
+    validator = RunsValidator(120, lambda: NOW)
+    assert all(validator.validate(_entry(_run(number), _key(1))) for number in (1, 2))
+    good = _entry(_run(3), _key(1))
+    assert not validator.validate(_entry(_run(3), _key(1), expires=int(NOW) + 9999))
+    assert not validator.validate(DHTRecord(good.key, msgpack.packb(_key(2).peer), good.value, good.expiration_time))
+    assert sorted(validator.served()) == [_run(1), _run(2)] and validator.gauges()[0].refused == 0
+
+
+def test_one_run_whose_nodes_are_silent_keeps_no_herald_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each search for dead nodes, 20 s long, held up all that came after it."""
+
+    async def scenario() -> None:
+        entry = EntryNode(cast("Any", None), "1")
+        told: list[bytes] = []
+
+        async def issue(run: bytes, _: Herald) -> None:
+            if run == _run(1):
+                await asyncio.Event().wait()
+            told.append(run)
+
+        monkeypatch.setattr(entry, "_issue", issue)
+        relay = _key(9)
+        entry.make_known([Herald(relay.peer, (), "relay", relay.sign)])
+        soon = int(time.time()) + 60
+        for number in (1, 2, 3):
+            assert entry.validator.validate(_entry(_run(number), _key(1), expires=soon))
+        teller = asyncio.create_task(entry._tell())
+        await asyncio.sleep(0.05)
+        await end([teller])
+        assert sorted(told) == [_run(2), _run(3)]
+
+    asyncio.run(scenario())
 
 
 @contextlib.asynccontextmanager

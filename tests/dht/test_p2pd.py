@@ -248,3 +248,21 @@ def test_a_full_disk_does_not_keep_p2pd_from_coming_back(config: P2pdConfig, mon
             await P2pd(config).start()
 
     asyncio.run(scenario())
+
+
+def test_a_relay_that_p2pd_does_not_take_is_dropped(config: P2pdConfig) -> None:
+    """It ends at once on such a flag; before, it never came up again."""
+
+    async def scenario() -> None:
+        back = asyncio.Event()
+
+        async def restarted(_: str) -> None:
+            back.set()
+
+        async with P2pd(config, restarted) as p2pd:
+            assert p2pd.reserve_at(["garbage"])
+            async with asyncio.timeout(15):
+                await back.wait()
+            assert p2pd.relays == () and p2pd.pid is not None
+
+    asyncio.run(scenario())

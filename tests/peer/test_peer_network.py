@@ -15,8 +15,9 @@ from dht.reachability import Plan
 from dht.records import MAX_ADDRESSES, PeerRecord
 from dht.seeds import Seed
 from peer import status
+from peer.dialling import MAX_STRANGERS, takes_part, whom_to_dial
 from peer.identity import Identity
-from peer.network import MAX_STRANGERS, Network, whom_to_dial
+from peer.network import Network
 from peer.options import UpOptions
 from peer.paths import Home
 from peer.refusals import COMPLAIN_S
@@ -77,6 +78,20 @@ def test_members_are_dialled_first_and_strangers_are_few() -> None:
     assert whom_to_dial(found, frozenset(strangers[:200]), members, draw=random.Random(1))[1] == []
     few = [_record(peer) for peer in strangers[:3]]
     assert len(whom_to_dial(few, frozenset(), frozenset(), draw=random.Random(1))[1]) == 3
+
+
+@pytest.mark.parametrize(
+    ("roles", "takes"),
+    [
+        (("contributor",), True),
+        ((), True),
+        (("relay",), False),
+        (("lighthouse",), False),
+        (("relay", "contributor"), True),
+    ],
+)
+def test_a_helper_that_contributes_too_is_not_left_out(roles: tuple[str, ...], takes: bool) -> None:
+    assert takes_part(replace(_record("peer"), roles=roles)) is takes
 
 
 def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Which relays a daemon tries, of those that strangers name."""
+
+from __future__ import annotations
+
+import pytest
+
+from dht.relay_choice import candidates, drawn, relay_address
+from peer.identity import Identity
+from protocols.ids import PeerId
+
+RELAY = Identity.from_seed(bytes(32)).peer
+OTHER = Identity.from_seed(bytes([1]) * 32).peer
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["/ip4/11.22.33.4/tcp/4002", "/ip4/8.8.4.4/udp/4002/quic-v1", "/ip6/2a0b::1/tcp/1", "/dns4/a.example/tcp/65535"],
+)
+def test_a_public_address_is_taken(end: str) -> None:
+    good = f"{end}/p2p/{RELAY}"
+    assert relay_address(["/ip4/10.0.0.1/tcp/1", f"/ip4/10.0.0.1/tcp/1/p2p/{RELAY}", good], RELAY) == good
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "garbage",
+        "",
+        "/ip4/8.8.4.4/tcp/4002",
+        f"/ip4/8.8.4.4/tcp/4002/p2p/{OTHER}",
+        f"/ip4/8.8.4.4/tcp/99999/p2p/{RELAY}",
+        f"/dns4/a.example/tcp/99999/p2p/{RELAY}",
+        f"/dns4/a.example,/ip4/8.8.4.4/tcp/1/p2p/{RELAY}",
+        f"/dns4/localhost/tcp/1/p2p/{RELAY}",
+        f"/ip4/8.8.4.4/tcp/1,/ip4/8.8.4.4/tcp/2/p2p/{RELAY}",
+        f"/ip4/192.168.1.1/tcp/80/p2p/{RELAY}",
+        f"/ip4/127.0.0.1/tcp/80/p2p/{RELAY}",
+        f"/ip4/224.0.0.1/tcp/80/p2p/{RELAY}",
+        f"/ip4/8.8.4.4/tcp/1/p2p/{OTHER}/p2p-circuit/p2p/{RELAY}",
+        f"/ip4/8.8.4.4/tcp/1/ws/p2p/{RELAY}",
+    ],
+)
+def test_what_would_end_p2pd_or_lead_into_a_home_is_not(address: str) -> None:
+    assert relay_address([address], RELAY) == ""
+
+
+def test_no_choice_of_an_id_comes_first_but_what_stands_beside_a_seed_does() -> None:
+    relays = {
+        PeerId(f"peer {number:03}"): f"/ip4/11.22.33.{number}/tcp/1/p2p/peer {number:03}" for number in range(100)
+    }
+    orders = {drawn(relays, bytes([salt]))[0] for salt in range(20)}
+    assert len(orders) > 10
+    assert set(drawn(relays, b"")) == set(relays.values())
+    assert drawn(relays, b"", {"/ip4/11.22.33.77"})[0] == relays[PeerId("peer 077")]
+
+
+def test_each_relay_has_its_turn_before_one_that_failed_has_another() -> None:
+    known, failed, tried = ["a", "b", "c", "d", "e"], dict[str, int](), {"a", "b"}
+    using: tuple[str, ...] = ("a", "b")
+    for _ in range(2):
+        failed = {each: failed.get(each, 0) + (each in using) for each in known}
+        using = candidates(known, using, failed)[:2]
+        tried |= set(using)
+    assert tried == set(known)
+    assert candidates(known, ("c",), {}) == ("c", "a", "b", "d", "e"), "what is in use stays in use"
