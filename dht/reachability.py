@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from protocols.reach import PROVEN, WORDS, seen_ip
+from protocols.reach import PROVEN, WORDS, endpoint, seen, seen_ip
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,13 +99,16 @@ def _unseen(view: View, local: tuple[str, ...], ask: tuple[str, ...]) -> Plan:
 
 def _to_ask(view: View) -> tuple[str, ...]:
     """The port where we are seen, and the addresses that a router has mapped."""
-    mapped = [each for each in view.listen if _is_mapped(each, view)]
+    mapped = [each for each in dict.fromkeys(view.listen) if _is_mapped(each, view)]
     return (f"/tcp/{view.port}", *mapped[:2])
 
 
 def _is_mapped(address: str, view: View) -> bool:
-    parts = address.split("/")
-    return len(parts) == 5 and parts[3] == "tcp" and parts[2] not in view.interfaces and _is_global(address)
+    try:
+        ip = endpoint(address).ip
+    except ValueError:  # nobody can be asked about it
+        return False
+    return ip is not None and ip.is_global and str(ip) not in view.interfaces
 
 
 def _rung_of(addresses: tuple[str, ...], interfaces: frozenset[str]) -> Rung:
@@ -160,7 +163,7 @@ def _quic(address: str) -> str:
 
 
 def _is_outside(end: str) -> bool:
-    ip = seen_ip(end)
+    ip = seen_ip(seen(end))
     return ip is not None and ip.is_global
 
 
