@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 PROTOCOL = "/murmur/1/punch"
 AGREE_S = 5.0
 """For the words before it."""
+LEAD_S = 0.05
 DIAL_S = 2.0
 """For the dial: it succeeds within 0.3 s or not at all."""
 
@@ -59,8 +60,11 @@ class Puncher:
         """End every dial under way."""
         await end(list(self._under_way.values()))
 
-    async def punch(self, peer: PeerId) -> bool:
+    async def punch(self, peer: PeerId, *, lead: bool = False) -> bool:
         """Agree with a peer to which a relayed connection exists, and dial; whether it worked.
+
+        ``lead``: this side dials ``LEAD_S`` before the other, else after it. A container's host answers a packet that
+        comes before its own has gone out with a refusal, and gives it another port then: so each side leads by turns.
 
         Raises TransportError and RemoteError when no agreement comes about.
         """
@@ -74,11 +78,11 @@ class Puncher:
             await stream.send("punch", [Punch(own).encode()])
             theirs = await _offer(stream)
             there = (self._clock() - began) / 2
-            if not theirs:
+            if not theirs.address:
                 raise TransportError(peer, "has no UDP")
-            await stream.send("punch", [Punch().encode()])
-            await asyncio.sleep(there)  # the signal takes so long
-        return await self._begin(peer, theirs)
+            await stream.send("punch", [Punch(after_ms=round(LEAD_S * 1000) if lead else 0).encode()])
+            await asyncio.sleep(there + (0.0 if lead else LEAD_S))  # the signal takes so long
+        return await self._begin(peer, theirs.address)
 
     async def _serve(self, stream: FrameStream) -> None:
         peer = stream.peer
@@ -86,10 +90,11 @@ class Puncher:
             theirs = await _offer(stream)
             now = self._clock()
             own = self._end_of() if peer not in self._under_way and self._asked.take(peer, now) else ""
-            await stream.send("punch", [Punch(own if theirs else "").encode()])
-            if own and theirs:
-                await _offer(stream)
-                self._begin(peer, theirs)
+            await stream.send("punch", [Punch(own if theirs.address else "").encode()])
+            if own and theirs.address:
+                signal = await _offer(stream)
+                await asyncio.sleep(signal.after_ms / 1000)
+                self._begin(peer, theirs.address)
 
     def _begin(self, peer: PeerId, address: str) -> asyncio.Task[bool]:
         """In a task of its own: the stream over which it was agreed ends with the connection.
@@ -113,8 +118,8 @@ class Puncher:
         return worked
 
 
-async def _offer(stream: FrameStream) -> str:
+async def _offer(stream: FrameStream) -> Punch:
     kind, payload = await stream.receive()
     if kind != "punch":
         raise RemoteError(stream.peer, f"sent a {kind} frame where a punch belongs")
-    return Punch.decode(payload, sender=stream.peer).address
+    return Punch.decode(payload, sender=stream.peer)

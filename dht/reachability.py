@@ -19,6 +19,8 @@ Rung = Literal["unknown", "public", "mapped", "ipv6", "punched", "relayed", "non
 MOST_RELAYS = 2
 """Lighthouses at which to reserve, where there are so many."""
 NO_PUBLIC_PEER = "no public peer: run `murmur lighthouse` on a reachable machine"
+LONELY_S = 30.0
+"""Without a connection to any of those that should be there, for so long, there is probably no public one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class View:
     """Addresses of relays that are known, one of each, those preferred first."""
     punched: int = 0
     """Peers with which a hole was punched."""
+    lonely_s: float = 0.0
+    """Seconds since anybody was connected, while others are expected."""
     confined: bool = False
     """p2pd listens on loopback only."""
 
@@ -91,6 +95,8 @@ def plan(view: View) -> Plan:
 
 def _unseen(view: View, local: tuple[str, ...], ask: tuple[str, ...]) -> Plan:
     """Nobody outside this network has been asked."""
+    if view.lonely_s > LONELY_S and not any(_is_global(f"/ip/{each}") for each in view.interfaces):
+        return Plan("none", (NO_PUBLIC_PEER,), (), (), ask)
     if local:
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in local)
         return Plan("unknown", (*evidence, "nobody outside this network has been asked"), local, (), ask)

@@ -116,7 +116,7 @@ class Network:
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
         self._restarts = 0
-        around = Surroundings(self._observers, self._relays, self._announce, self._stand)
+        around = Surroundings(self._observers, self._relays, self._announce, self._stand, self._expects)
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
         self._roles: tuple[str, ...] = ("contributor",)
@@ -269,6 +269,9 @@ class Network:
     def _relays(self) -> tuple[str, ...]:
         records = (self._helpers[peer] for peer in sorted(self._helpers))
         return tuple(each.addresses[0] for each in records if "relay" in each.roles and each.addresses)
+
+    def _expects(self) -> bool:
+        return bool(self._directory.seeds() or self._members() - {self._own})
 
     def _stand(self, direct: bool) -> None:
         if self._session is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import psutil
 from dht import reach
 from dht.addresses import best_addresses
 from dht.punch import Puncher
-from dht.reachability import Plan, View, plan
+from dht.reachability import NO_PUBLIC_PEER, Plan, View, plan
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
@@ -42,6 +43,10 @@ ASK_AGAIN_S = 5.0
 OBSERVERS = 4
 RELAY_PATIENCE_S = 20.0
 """For a relay to take the reservation, before another one is tried."""
+MORE_RELAYS_S = 600.0
+"""Before one more relay is added to one that serves: p2pd has to start anew for it."""
+SETTLE_S = 3.0
+"""From the first relay that is known to the first reservation: others may become known, and all are reserved at."""
 PUNCH_RETRY_S = (3.0, 600.0)
 """First and longest pause before a hole to a peer is tried again."""
 
@@ -58,6 +63,8 @@ class Surroundings:
     """What this peer says of itself has changed."""
     stand: Callable[[bool], None]
     """Whether others can dial this peer has changed."""
+    expects: Callable[[], bool]
+    """Whether anybody else should be there."""
 
 
 @dataclass
@@ -74,6 +81,7 @@ class _Hole:
 
     due: float = 0.0
     pause: float = PUNCH_RETRY_S[0]
+    tries: int = 0
 
 
 @dataclass
@@ -94,7 +102,8 @@ class Reaching:
         self._holes: dict[PeerId, _Hole] = {}
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
-        self._reserved_at = 0.0
+        self._reserved_at, self._relays_since = -math.inf, 0.0
+        self._lonely_since = time.monotonic()
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
 
@@ -126,6 +135,8 @@ class Reaching:
     async def _look(self) -> None:
         await self.transport.count_connections()
         listen = await self.transport.routes.listening()
+        if self.transport.routes.ways() or not self.around.expects():
+            self._lonely_since = time.monotonic()
         interfaces = frozenset(
             each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses
         )
@@ -167,7 +178,15 @@ class Reaching:
         using = [each for each in self.p2pd.relays if each in self.around.relays()]
         relays = tuple(dict.fromkeys((*using, *self.around.relays())))
         return View(
-            self.p2pd.port, self._listen, self._interfaces, seen, found, relays, punched=punched, confined=self.confined
+            self.p2pd.port,
+            self._listen,
+            self._interfaces,
+            seen,
+            found,
+            relays,
+            punched=punched,
+            lonely_s=time.monotonic() - self._lonely_since,
+            confined=self.confined,
         )
 
     def _follow(self, new: Plan) -> None:
@@ -175,6 +194,7 @@ class Reaching:
         before, self.plan = self.plan, new
         if new != before:
             self.reporter.apply(st.Reach(new.rung, new.evidence, self.addresses))
+            self._warn(before)
         if new.publish != before.publish:
             log.info("reachable: %s (%s)", new.rung, "; ".join(new.evidence))
             self.around.publish()
@@ -183,10 +203,22 @@ class Reaching:
         self.transport.routes.quic_first = bool(new.relays)
         if not new.relays:
             return
-        held = {relay for relay in self.p2pd.relays if any(each.startswith(relay) for each in self._listen)}
-        patient = time.monotonic() - self._reserved_at < RELAY_PATIENCE_S
-        if set(new.relays) != set(self.p2pd.relays) and not (held or patient) and self.p2pd.reserve_at(new.relays):
-            self._reserved_at = time.monotonic()
+        now = time.monotonic()
+        if not before.relays:
+            self._relays_since = now
+        held = any(each.startswith(relay) for relay in self.p2pd.relays for each in self._listen)
+        longest = MORE_RELAYS_S if held else RELAY_PATIENCE_S if self.p2pd.relays else 0.0
+        ripe = now - self._relays_since > SETTLE_S and now - self._reserved_at > longest
+        if ripe and not set(new.relays) <= set(self.p2pd.relays) and self.p2pd.reserve_at(new.relays):
+            self._reserved_at = now
+
+    def _warn(self, before: Plan) -> None:
+        if NO_PUBLIC_PEER in self.plan.evidence:
+            self.reporter.warn(
+                "reach", NO_PUBLIC_PEER, "this machine trains alone meanwhile, and tries again by itself"
+            )
+        elif NO_PUBLIC_PEER in before.evidence:
+            self.reporter.apply(st.Cleared("reach"))
 
     async def _punch(self) -> None:
         """Try one hole to each relayed peer whose id is larger, now and then."""
@@ -202,8 +234,9 @@ class Reaching:
             if hole.due > now:
                 continue
             hole.due, hole.pause = now + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+            hole.tries += 1
             try:
-                await self._puncher.punch(peer)
+                await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
             except MurmurError as error:
                 log.info("no hole to %s: %s", short(peer), error)
 

@@ -53,6 +53,7 @@ def screen(status: dict[str, Any], width: int | None = None) -> str:
         ),
         *(("verdict", each) for each in _verdicts(status["verdicts"][-SHOWN_VERDICTS:])),
         ("peers", f"{_company(peers, status['seeds'], status['reach'])}{_reach(status['reach'])}"),
+        *(("reach", each) for each in _evidence(status["reach"])),
         ("traffic", f"{_bytes(status['traffic']['sent'])} sent · {_bytes(status['traffic']['received'])} received"),
         ("uses", _uses(status["machine"], status["processes"])),
         ("limits", _limits(status["machine"])),
@@ -100,6 +101,11 @@ def _reach(reach: dict[str, Any]) -> str:
         return "" if reach["rung"] == "none" else f" · reachable: {reach['rung']}"
     listens = ", ".join(ports(reach["addresses"]))
     return f" · listens on port {listens}, not known whether others reach it" if listens else ""
+
+
+def _evidence(reach: dict[str, Any]) -> list[str]:
+    """Why it is so, in one line; none while nothing is known."""
+    return ["; ".join(reach["evidence"])] if reach["evidence"] and reach["rung"] != "unknown" else []
 
 
 def ports(addresses: Iterable[str]) -> list[str]:

@@ -13,7 +13,9 @@ from typing import cast
 from .canonical import pack, unpack
 from .errors import RemoteError
 from .reach import MAX_CHARS, seen, seen_ip
-from .shapes import record, text
+from .shapes import integer, record, text
+
+AFTER_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +23,21 @@ class Punch:
     """``/ip4|ip6/IP/udp/PORT/quic-v1``, or empty: there is no UDP, or this is the signal."""
 
     address: str = ""
+    after_ms: int = 0
+    """Of the signal: so much later than it comes the other side dials, 0 to ``AFTER_MS``."""
 
     def encode(self) -> bytes:
         """The payload."""
-        return pack({"address": self.address})
+        return pack({"address": self.address, "after_ms": self.after_ms})
 
     @classmethod
     def decode(cls, payload: bytes, *, sender: str) -> Punch:
         """Parse an offer of ``sender``; raises RemoteError."""
         try:
-            fields = record(unpack(payload, depth=1, items=1), {"address": _udp})
+            fields = record(unpack(payload, depth=1, items=2), {"address": _udp, "after_ms": integer(0, AFTER_MS)})
         except ValueError as error:
             raise RemoteError(sender, f"malformed punch: {error}") from error
-        return cls(cast("str", fields["address"]))
+        return cls(cast("str", fields["address"]), cast("int", fields["after_ms"]))
 
 
 def _udp(value: object) -> str:

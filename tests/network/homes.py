@@ -97,4 +97,9 @@ def daemon(host: Host, folder: Path, run: Path, lighthouses: Sequence[Lighthouse
 
 def identity(program: Program) -> str:
     """The peer's id."""
-    return Identity.load(program.home.key).peer
+    return identity_of(program.home.root)
+
+
+def identity_of(home: Path) -> str:
+    """The id of the peer whose home this is."""
+    return Identity.load(Home(home).key).peer

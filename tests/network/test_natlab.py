@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from tests.network import probe, rooms
 from tests.network.natlab import Lab
 from tests.network.rulesets import Nat
+from tests.network.wires import next_line
 from tests.peer.live import until
 
 if TYPE_CHECKING:
@@ -49,20 +49,11 @@ def ask(host: Host, kind: str, address: str, port: int = PORT, *, source: int = 
     return told(asking(host, kind, address, port, source=source, size=size))
 
 
-def line(stream: IO[str] | None, within: float = 10.0) -> str:
-    """The next line that a probe prints, without its end."""
-    assert stream is not None
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        assert selector.select(within), f"nothing was printed for {within} s"
-    return stream.readline().rstrip("\n")
-
-
 @contextlib.contextmanager
 def answering(host: Host, port: int = PORT) -> Iterator[list[str]]:
     """The host answers meanwhile; afterwards the list holds whom it heard, as ``udp ADDRESS PORT``."""
     process = host.popen([*PROBE, "answer", str(port)], stdout=subprocess.PIPE)
-    assert line(process.stdout) == "ready"
+    assert next_line(process.stdout) == "ready"
     heard: list[str] = []
     yield heard
     assert process.poll() is None, "the answering probe died"
@@ -80,13 +71,13 @@ def punched(one: Home, other: Home) -> bool:
         )
         for here, there in ((one, other), (other, one))
     ]
-    assert [line(end.stdout) for end in ends] == ["ready", "ready"]
+    assert [next_line(end.stdout) for end in ends] == ["ready", "ready"]
     for end in ends:
         assert end.stdin is not None
         end.stdin.write("go\n")
         end.stdin.flush()
-        assert line(end.stdout) == "sent"
-    said = [line(end.stdout) for end in ends]
+        assert next_line(end.stdout) == "sent"
+    said = [next_line(end.stdout) for end in ends]
     assert set(said) <= {"open", "closed"}
     return said == ["open", "open"]
 
@@ -124,7 +115,7 @@ def test_a_port_stays_the_same_and_open_only_to_whom_one_sent(lab: Lab, nat: Nat
         for public in (one, two):
             assert ask(home, "udp", public.address, source=PORT) == [home.public_address, str(PORT)]
         asked = home.popen([*PROBE, "listen", one.address, str(PORT), str(PORT + 1)], stdout=subprocess.PIPE)
-        assert line(asked.stdout) == f"{home.public_address} {PORT + 1}"
+        assert next_line(asked.stdout) == f"{home.public_address} {PORT + 1}"
         others = [asking(host, "udp", home.public_address, PORT + 1) for host in (two, one)]  # from other ports
         assert [told(each) for each in others] == [[SILENCE]] * 2
     asking(one, "udp", home.public_address, PORT + 1, source=PORT)
@@ -300,7 +291,7 @@ def test_nothing_is_left_after_a_failure(lab: Lab, monkeypatch: pytest.MonkeyPat
         with pytest.raises(failure), Lab() as broken:
             home = broken.home("double")
             process = home.popen([sys.executable, "-I", "-S", "-c", stubborn], stdout=subprocess.PIPE)
-            line(process.stdout)
+            next_line(process.stdout)
             home.popen(["setsid", "--fork", "sleep", "100"]).wait(10)  # a grandchild that nobody knows
             frozen = home.popen(["sleep", "100"])
             entered(home, 3)
@@ -329,7 +320,7 @@ def alive(pid: str) -> bool:
 
 def test_what_a_killed_run_left_is_removed_by_the_next(lab: Lab) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
-        prefix, pid = line(run.stdout, 30).split()
+        prefix, pid = next_line(run.stdout, 30).split()
         assert prefix.startswith(f"{rooms.PREFIX}{run.pid}-")
         with Lab():
             assert rooms.existing(prefix) and alive(pid), "who made it lives"
@@ -344,7 +335,7 @@ def test_an_interrupt_from_the_keyboard_cleans_up(lab: Lab) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as run:
-        prefix = line(run.stdout, 30).split()[0]
+        prefix = next_line(run.stdout, 30).split()[0]
         run.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in run.communicate(timeout=20)[1]
     assert rooms.existing(prefix) == [] != rooms.existing(lab.prefix)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -11,18 +14,20 @@ import pytest
 
 from dht.attachment import Attachment
 from dht.control import Control
-from dht.p2pd import P2pd, P2pdConfig
+from dht.p2pd import P2pdConfig, find_binary
+from dht.p2pd_command import command, environment
 from protocols.errors import TransportError
 from protocols.ids import PeerId
 from tests.network.rulesets import Nat
+from tests.network.wires import next_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.network.natlab import Lab, Online
-    from tests.network.wires import Host
 
+PORT = 4001
 MIB = 1 << 20
 DIAL_S = 2.0
 """Without delay in the lab, whoever can be reached is reached within 0.1 s."""
@@ -34,29 +39,17 @@ BLOCKED: frozenset[tuple[Nat, str]] = frozenset({("no_udp", "quic")})
 """The only way outwards that a NAT closes."""
 
 
-class PlacedP2pd(P2pd):
-    """One that runs on a host of the lab. Its control socket is a file, so this process drives it from outside."""
-
-    def __init__(self, config: P2pdConfig, host: Host) -> None:
-        super().__init__(config)
-        self._enter = host.enter
-
-    def _command(self) -> list[str]:
-        return [*self._enter, *super()._command()]
-
-
 @dataclass
 class Node:
     """A started p2pd on its host."""
 
     host: Online
-    port: int
     peer: PeerId
     control: Control
 
     def at(self, transport: str, address: str = "") -> str:
         """Its multiaddr, at its public address or another."""
-        way = f"tcp/{self.port}" if transport == "tcp" else f"udp/{self.port}/quic-v1"
+        way = f"tcp/{PORT}" if transport == "tcp" else f"udp/{PORT}/quic-v1"
         return f"/ip4/{address or self.host.public_address}/{way}"
 
     async def dial(self, other: Node, transport: str) -> bool:
@@ -92,18 +85,24 @@ async def sink(_: object, reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 @contextlib.asynccontextmanager
 async def started(host: Online, home: Path) -> AsyncIterator[Node]:
-    """A p2pd on that host, with an identity and a port of its own."""
+    """A p2pd on that host, with an identity of its own. Its control socket is a file: this process drives it."""
     home = home / host.namespace
     home.mkdir()
-    async with PlacedP2pd(P2pdConfig(home, key=None), host) as p2pd:
-        attachment = await Attachment.open(p2pd.control)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="p") as folder:  # a socket's path is short
+        control = f"/unix{folder}/p2pd.sock"
+        flags = command(find_binary(), P2pdConfig(home, key=None), control=control, port=PORT, relays=())
+        process = host.popen(flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | environment(2))
+        while not next_line(process.stdout).startswith("Control socket:"):
+            pass
+        attachment = await Attachment.open(control)
         try:
             await attachment.p2p.add_binary_stream_handler(SINK, sink)
-            control = Control(p2pd.control.removeprefix("/unix"), DIAL_S)
-            yield Node(host, p2pd.port, PeerId(attachment.p2p.peer_id.to_base58()), control)
-            await p2pd.retire()
+            peer = PeerId(attachment.p2p.peer_id.to_base58())
+            yield Node(host, peer, Control(control.removeprefix("/unix"), DIAL_S))
         finally:
             await attachment.close()
+            process.kill()
+            process.wait(10)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import selectors
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tests.network.rooms import Rooms, call, configure
 
@@ -21,6 +24,20 @@ INTERNET, INTERNET6 = "11.22.33", "2a0b:a0a0"
 _GATEWAY, _GATEWAY6, _CUSTOMER6 = f"{INTERNET}.1", "fe80::1", "fe80::2"
 _FIRST, _LAST = 10, 254
 """Numbers of lines: the last of their public address's four."""
+
+
+def next_line(stream: IO[str] | None, within: float = 10.0) -> str:
+    """What a started process prints next on this pipe, without the line's end; raises AssertionError when nothing."""
+    assert stream is not None
+    deadline, text = time.monotonic() + within, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while not text.endswith(b"\n"):
+            assert selector.select(deadline - time.monotonic()), f"nothing but {text!r} was printed for {within} s"
+            byte = os.read(stream.fileno(), 1)  # so that the next line stays where the selector sees it
+            assert byte, f"it ended, having printed {text!r}"
+            text += byte
+    return text.decode().rstrip("\n")
 
 
 class Counter(NamedTuple):
