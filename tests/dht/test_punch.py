@@ -67,6 +67,7 @@ class Side:
     now: float = 0.0
     began: asyncio.Event = field(default_factory=asyncio.Event)
     """A dial."""
+    serving: list[asyncio.Future[None]] = field(default_factory=list)
     proceed: asyncio.Event = field(default_factory=asyncio.Event)
     service: Callable[[FrameStream], Awaitable[None]] | None = None
 
@@ -98,13 +99,8 @@ class Side:
         own, theirs = pair(self.peer, peer)
         service = self.sides[peer].service
         assert service is not None
-        serving = asyncio.ensure_future(service(cast("FrameStream", theirs)))
-        try:
-            yield own
-            await serving
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+        self.serving.append(asyncio.ensure_future(service(cast("FrameStream", theirs))))
+        yield own
 
     async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
         """Noted, with its instant."""
@@ -123,15 +119,19 @@ async def two(**of_two: Any) -> tuple[Side, Side]:
     return one, other
 
 
-def test_both_dial_each_others_end_at_one_instant() -> None:
+@pytest.mark.parametrize("lead", [True, False])
+def test_both_dial_each_others_end_one_a_moment_before_the_other(lead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAD_S", 0.5)
+
     async def scenario() -> None:
         one, other = await two()
-        assert await one.puncher.punch(TWO)
+        one.now = 1.0  # no time passes until the answer comes
+        assert await one.puncher.punch(TWO, lead=lead)
         assert await other.outcomes.get() == (ONE, True)
         [(peer, address, at)], [(peer2, address2, at2)] = one.dialled, other.dialled
         assert (peer, address) == (TWO, f"{ENDS[TWO]}/p2p/{TWO}")
         assert (peer2, address2) == (ONE, f"{ENDS[ONE]}/p2p/{ONE}")
-        assert abs(at - at2) < 0.5
+        assert 0.3 < (at2 - at if lead else at - at2) < 3.0
         assert one.outcomes.get_nowait() == (TWO, True)
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
@@ -191,8 +191,9 @@ def test_one_hole_at_a_time_is_dialled_with_a_peer() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-def test_a_peer_that_asks_while_it_is_asked_is_dialled_once() -> None:
+def test_a_peer_that_asks_while_it_is_asked_is_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile one answers late, and meanwhile calls itself."""
+    monkeypatch.setattr(module, "LEAD_S", 0.0)
 
     async def scenario() -> None:
         sides: dict[PeerId, Side] = {}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, plan
+from dht.reachability import LONELY_S, MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, plan
 from protocols.reach import BUSY, CLOSED, MAX_ASKED, PROVEN, SILENT, WORDS, AskReach
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ def test_before_anybody_answered_nothing_is_said_and_the_port_is_asked_about() -
 
 def test_an_observer_that_sees_no_address_is_no_evidence() -> None:
     assert plan(replace(BEHIND, seen={"observer": ""}, found={}, relays=RELAYS)).rung == "unknown"
+
+
+def test_whoever_has_met_nobody_for_long_is_told_what_would_help_unless_it_is_public_itself() -> None:
+    lonely = replace(BEHIND, seen={}, found={HOME: {"lan": PROVEN}}, lonely_s=LONELY_S + 1)
+    assert plan(lonely) == Plan("none", (NO_PUBLIC_PEER,), (), (), (f"/tcp/{PORT}",))
+    assert plan(replace(lonely, lonely_s=LONELY_S)).rung == "unknown"
+    assert plan(replace(lonely, interfaces=frozenset({"8.8.8.8"}))).rung == "unknown"
 
 
 def test_who_listens_on_loopback_only_says_so_as_it_is() -> None:
@@ -156,6 +163,7 @@ views = st.builds(
     st.dictionaries(addresses, st.dictionaries(peers, st.sampled_from(sorted(WORDS)), max_size=4), max_size=4),
     st.lists(st.sampled_from(RELAYS), unique=True).map(tuple),
     st.integers(0, 3),
+    st.floats(0, 2 * LONELY_S),
     st.booleans(),
 )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocols.canonical import pack
 from protocols.errors import RemoteError
 from protocols.frames import PAYLOAD_LIMITS
-from protocols.punch import Punch
+from protocols.punch import AFTER_MS, Punch
 
 SENDER = "whoever sent it"
 
@@ -24,11 +24,11 @@ ends = st.builds(
 )
 
 
-@given(st.just("") | ends)
-def test_offers_come_back_as_they_were(address: str) -> None:
-    raw = Punch(address).encode()
+@given(st.just("") | ends, st.integers(0, AFTER_MS))
+def test_offers_come_back_as_they_were(address: str, after_ms: int) -> None:
+    raw = Punch(address, after_ms).encode()
     assert len(raw) <= PAYLOAD_LIMITS["punch"]
-    assert Punch.decode(raw, sender=SENDER) == Punch(address)
+    assert Punch.decode(raw, sender=SENDER) == Punch(address, after_ms)
 
 
 @given(st.binary(max_size=PAYLOAD_LIMITS["punch"]))
@@ -77,7 +77,20 @@ def test_no_packets_are_sent_where_no_hole_can_be(address: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{}, [], None, {"address": 1}, {"address": b""}, {"address": "", "more": 1}, {"address": "", "b": {"c": []}}],
+    [
+        {},
+        [],
+        None,
+        {"address": ""},
+        {"address": 1, "after_ms": 0},
+        {"address": b"", "after_ms": 0},
+        {"address": "", "after_ms": 0, "more": 1},
+        {"address": "", "after_ms": {"c": []}},
+        {"address": "", "after_ms": -1},
+        {"address": "", "after_ms": AFTER_MS + 1},
+        {"address": "", "after_ms": 1.0},
+        {"address": "", "after_ms": True},
+    ],
 )
 def test_other_shapes_are_refused(value: object) -> None:
     with pytest.raises(RemoteError, match="malformed punch"):
