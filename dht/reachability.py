@@ -80,7 +80,7 @@ def plan(view: View) -> Plan:
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in world)
         return Plan(_rung_of(world, view.interfaces), evidence, (*world, *quic), (), ask)
     local = tuple(each for each in proven if not _is_global(each))
-    if not any(_is_outside(each) for each in view.seen.values()):
+    if not any(is_outside(each) for each in view.seen.values()):
         return _unseen(view, local, ask)
     evidence = (*_failures(view), *_kind_of_nat(view))
     relays = view.relays[:MOST_RELAYS]
@@ -143,7 +143,7 @@ def _count(by: Mapping[str, str], word: str) -> str:
 
 def _kind_of_nat(view: View) -> tuple[str, ...]:
     """What the ends that several observers see tell of the NAT."""
-    ends = {each for each in view.seen.values() if _is_outside(each) and "/udp/" in each}
+    ends = {each for each in view.seen.values() if is_outside(each) and "/udp/" in each}
     if not ends:
         return ("no UDP connection leads out: no hole can be punched",) if view.seen else ()
     ports = {each.split("/")[4] for each in ends}
@@ -168,7 +168,8 @@ def _quic(address: str) -> str:
     return address.replace("/tcp/", "/udp/") + "/quic-v1"
 
 
-def _is_outside(end: str) -> bool:
+def is_outside(end: str) -> bool:
+    """Whether an observer that sees this end of our connection is out in the world."""
     ip = seen_ip(seen(end))
     return ip is not None and ip.is_global
 
