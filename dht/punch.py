@@ -109,10 +109,10 @@ class Puncher:
     def _begin(self, peer: PeerId, address: str) -> asyncio.Task[bool]:
         """In a task of its own: the stream over which it was agreed ends with the connection.
 
-        Raises TransportError when another agreement with the peer came first.
+        One at a time with a peer, which may ask for another while we ask it.
         """
-        if peer in self._under_way:
-            raise TransportError(peer, "is being dialled already")
+        if (task := self._under_way.get(peer)) is not None:
+            return task
         task = asyncio.create_task(self._dial(peer, address), name=f"punch {peer}")
         self._under_way[peer] = task
         task.add_done_callback(lambda _: self._under_way.pop(peer, None))

@@ -179,7 +179,7 @@ def _quic(address: str) -> str:
 
 def is_outside(end: str) -> bool:
     """Whether an end that an observer sees (``protocols.reach.seen``) lies out in the world."""
-    ip = seen_ip(end)
+    ip = seen_ip(seen(end))
     return ip is not None and ip.is_global
 
 

@@ -70,8 +70,9 @@ class Routes:
     async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
         """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
 
-        Meanwhile no link brings the old connection back; afterwards they all open their streams anew. Raises
-        TransportError while another call of it is under way with this peer.
+        p2pd also dials what else it knows of the peer, which is no success where that leads through a relay. Meanwhile
+        no link brings the old connection back; afterwards they all open their streams anew. Raises TransportError
+        while another call of it is under way with this peer.
         """
         if peer in self._held:
             raise TransportError(peer, "is being dialled already")
@@ -81,6 +82,7 @@ class Routes:
             async with deadline(peer, within):
                 await self._owner.control.dial(peer, [address])
             self._punched.add(peer)
+            await self.look()
         except TransportError as error:
             log.info("no hole to it: %s", error)
             return False
@@ -88,7 +90,7 @@ class Routes:
             del self._held[peer]
             held.set()
             self._owner.hurry(peer)
-        return True
+        return peer in self._ways and self._ways[peer].kind != "relayed"
 
     async def free(self, peer: PeerId) -> None:
         """Returns when no hole to ``peer`` is being punched; that takes a few seconds at most."""

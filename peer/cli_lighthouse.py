@@ -83,7 +83,7 @@ def _host(text: str) -> str:
     try:
         ip = ipaddress.ip_address(text)
     except ValueError:
-        if not re.fullmatch(r"(?!-)[a-z0-9-]{1,63}(\.(?!-)[a-z0-9-]{1,63})*", text.lower()):
+        if not re.fullmatch(r"((?!-)[a-z0-9-]{1,63}\.)*(?![0-9]+$)(?!-)[a-z0-9-]{1,63}", text.lower()):
             raise argparse.ArgumentTypeError(f"{text!r} is neither an IP address nor a name") from None
         return f"/dns4/{text.lower()}"
     return f"/ip{ip.version}/{ip}"

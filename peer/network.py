@@ -130,6 +130,7 @@ class Network:
         """
         await self.lease.settle()
         self._session = session
+        session.stand(direct=self._reaching.stands)
         await self.transport.enter_rounds()
         self._announce()
         await self._end_tasks()  # to look for peers anew, at once

@@ -113,6 +113,11 @@ class Reaching:
         """What others are told, each ending in this peer's id."""
         return best_addresses(f"{each}/p2p/{self.own}" for each in self.plan.publish)
 
+    @property
+    def stands(self) -> bool:
+        """Whether others can dial this peer, as far as is known."""
+        return self.plan.direct or self.plan.rung == "unknown"
+
     async def start(self) -> None:
         """Answer others' questions; raises TransportError."""
         await self.transport.serve(reach.PROTOCOL, self._server.serve)
@@ -191,15 +196,15 @@ class Reaching:
 
     def _follow(self, new: Plan) -> None:
         """Tell what has changed, and let p2pd reserve where that is called for."""
-        before, self.plan = self.plan, new
+        before, stood, self.plan = self.plan, self.stands, new
         if new != before:
             self.reporter.apply(st.Reach(new.rung, new.evidence, self.addresses))
             self._warn(before)
         if new.publish != before.publish:
             log.info("reachable: %s (%s)", new.rung, "; ".join(new.evidence))
             self.around.publish()
-        if new.direct != before.direct:
-            self.around.stand(new.direct)
+        if self.stands != stood:
+            self.around.stand(self.stands)
         self.transport.routes.quic_first = bool(new.relays)
         if not new.relays:
             return

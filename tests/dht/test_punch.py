@@ -1,135 +1,283 @@
-"""Agreements to punch a hole: who may ask, how often, and never two with one peer at once."""
+"""Agreeing on a hole: both peers dial each other's end at one instant, one at a time, and not too often.
+
+Over streams in memory: real ends on loopback are no public ones, which the frame refuses.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dht.limits import PUNCHES, PUNCHES_ALL
-from dht.punch import Puncher
-from dht.routes import Routes
-from peer.identity import Identity
-from protocols.errors import TransportError
+from dht import punch as module
+from dht.limits import PUNCHES
+from dht.punch import PROTOCOL, Puncher
+from protocols.errors import RemoteError, TransportError
 from protocols.ids import PeerId
 from protocols.punch import Punch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-OWN, THEIRS = "/ip4/11.22.33.4/udp/4001/quic-v1", "/ip4/11.22.33.5/udp/4001/quic-v1"
-CIRCUIT = "/ip4/11.22.33.9/tcp/4002/p2p/relay/p2p-circuit"
+    from dht.stream import FrameStream
+    from dht.transport import StreamTransport
+
+ONE, TWO = PeerId("one"), PeerId("two")
+ENDS = {ONE: "/ip4/8.8.8.8/udp/4001/quic-v1", TWO: "/ip6/2001:4860::8/udp/4002/quic-v1"}
 
 
-def _peer(number: int) -> PeerId:
-    return PeerId(Identity.from_seed(number.to_bytes(32, "big")).peer)
-
-
+@dataclass
 class Stream:
-    """A peer that offers THEIRS, then gives the signal."""
+    """One end of a stream to ``peer``."""
 
-    def __init__(self, peer: PeerId, address: str = CIRCUIT) -> None:
-        self.peer, self.address = peer, address
-        self.sent: list[str] = []
-        self._says = [Punch(THEIRS), Punch()]
+    peer: PeerId
+    sent: asyncio.Queue[tuple[str, bytes]]
+    received: asyncio.Queue[tuple[str, bytes]]
+    address: str = "/ip4/9.9.9.9/tcp/4002/p2p/relay/p2p-circuit"
+
+    async def send(self, kind: str, parts: list[bytes]) -> None:
+        """To the other end."""
+        self.sent.put_nowait((kind, b"".join(parts)))
 
     async def receive(self) -> tuple[str, bytes]:
-        await asyncio.sleep(0)
-        return "punch", self._says.pop(0).encode()
-
-    async def send(self, kind: str, payload: list[bytes]) -> None:
-        self.sent.append(Punch.decode(payload[0], sender="us").address)
+        """From the other end."""
+        return await self.received.get()
 
 
-class Control:
-    """p2pd, which answers when ``answers`` is set."""
-
-    def __init__(self) -> None:
-        self.dialled: list[str] = []
-        self.answers = asyncio.Event()
-
-    async def disconnect(self, peer: PeerId) -> None:
-        await asyncio.sleep(0)
-
-    async def dial(self, peer: PeerId, addresses: list[str]) -> None:
-        self.dialled += addresses
-        await self.answers.wait()
+def pair(caller: PeerId, called: PeerId) -> tuple[Stream, Stream]:
+    """A stream's two ends, the caller's first."""
+    there: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    back: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    return Stream(called, there, back), Stream(caller, back, there)
 
 
-class Transport:
-    """As much of one as there is need of."""
+@dataclass
+class Side:
+    """One peer: its puncher, and a transport and routes that note what they are told."""
 
-    def __init__(self) -> None:
-        self.peer, self.control = _peer(0), Control()
-        self.hurried: list[PeerId] = []
-        owner: Any = self
-        self.routes = Routes(owner)
+    peer: PeerId
+    sides: dict[PeerId, Side]
+    end: str = ""
+    works: bool = True
+    dialled: list[tuple[PeerId, str, float]] = field(default_factory=list)
+    outcomes: asyncio.Queue[tuple[PeerId, bool]] = field(default_factory=asyncio.Queue)
+    now: float = 0.0
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    """A dial."""
+    serving: list[asyncio.Future[None]] = field(default_factory=list)
+    proceed: asyncio.Event = field(default_factory=asyncio.Event)
+    service: Callable[[FrameStream], Awaitable[None]] | None = None
 
-    def hurry(self, peer: PeerId) -> None:
-        self.hurried.append(peer)
+    def __post_init__(self) -> None:
+        self.sides[self.peer] = self
+        self.end = self.end or ENDS[self.peer]
+        self.proceed.set()
+        self.puncher = Puncher(
+            cast("StreamTransport", self),
+            lambda: self.end,
+            done=lambda peer, worked: self.outcomes.put_nowait((peer, worked)),
+            clock=lambda: self.now or time.monotonic(),
+        )
+
+    @property
+    def routes(self) -> Side:
+        """Itself."""
+        return self
+
+    async def serve(self, protocol: str, service: Callable[[FrameStream], Awaitable[None]]) -> None:
+        """As the transport does."""
+        assert protocol == PROTOCOL
+        self.service = service
 
     @contextlib.asynccontextmanager
     async def call(self, peer: PeerId, protocol: str) -> AsyncIterator[Stream]:
-        yield Stream(peer)
+        """A stream that the other side serves."""
+        assert protocol == PROTOCOL
+        own, theirs = pair(self.peer, peer)
+        service = self.sides[peer].service
+        assert service is not None
+        self.serving.append(asyncio.ensure_future(service(cast("FrameStream", theirs))))
+        yield own
+
+    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
+        """Noted, with its instant."""
+        self.dialled.append((peer, address, time.monotonic()))
+        self.began.set()
+        await self.proceed.wait()
+        return self.works
 
 
-def _puncher(transport: Transport) -> Puncher:
-    given: Any = transport
-    return Puncher(given, lambda: OWN, done=lambda *_: None, clock=lambda: 0.0)
+async def two(**of_two: Any) -> tuple[Side, Side]:
+    """Both serve."""
+    sides: dict[PeerId, Side] = {}
+    one, other = Side(ONE, sides), Side(TWO, sides, **of_two)
+    await one.puncher.start()
+    await other.puncher.start()
+    return one, other
 
 
-async def _serve(puncher: Puncher, stream: Stream) -> bool:
-    """Whether it was agreed to dial."""
-    given: Any = stream
-    with contextlib.suppress(TransportError):
-        await puncher._serve(given)
-    return stream.sent == [OWN]
-
-
-def test_only_a_peer_behind_a_relay_is_dialled_where_it_says() -> None:
-    async def scenario() -> None:
-        transport = Transport()
-        puncher = _puncher(transport)
-        assert not await _serve(puncher, Stream(_peer(1), "/ip4/11.22.33.5/tcp/4001"))
-        assert not await _serve(puncher, Stream(_peer(1), ""))
-        assert await _serve(puncher, Stream(_peer(1)))
-        await puncher.close()
-
-    asyncio.run(scenario())
-
-
-def test_all_strangers_together_have_few_packets_sent() -> None:
-    async def scenario() -> None:
-        puncher = _puncher(Transport())
-        agreed = [await _serve(puncher, Stream(_peer(number))) for number in range(1, 60)]
-        assert PUNCHES.burst < sum(agreed) == PUNCHES_ALL.burst
-        await puncher.close()
-
-    asyncio.run(scenario())
-
-
-def test_two_agreements_with_one_peer_make_one_dial_and_leave_nothing_held() -> None:
-    """Before, the second one broke the first one's end: whoever waited for the hole waited for ever."""
+@pytest.mark.parametrize("lead", [True, False])
+def test_both_dial_each_others_end_one_a_moment_before_the_other(lead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAD_S", 0.5)
 
     async def scenario() -> None:
-        transport = Transport()
-        puncher, peer = _puncher(transport), _peer(1)
-        before = asyncio.all_tasks()
-        await asyncio.gather(*(_serve(puncher, Stream(peer)) for _ in range(2)))
-        with pytest.raises(TransportError, match="already"):
-            await puncher.punch(peer)
-        await asyncio.sleep(0.01)
-        assert transport.control.dialled == [f"{THEIRS}/p2p/{peer}"]
-        with pytest.raises(TransportError, match="already"):
-            await transport.routes.redial(peer, THEIRS, within=1.0)
-        waits = asyncio.create_task(transport.routes.free(peer))
-        transport.control.answers.set()
-        async with asyncio.timeout(1):
-            await waits
-        assert transport.hurried == [peer]
-        await puncher.close()
-        assert asyncio.all_tasks() == before
+        one, other = await two()
+        one.now = 1.0  # no time passes until the answer comes
+        assert await one.puncher.punch(TWO, lead=lead)
+        assert await other.outcomes.get() == (ONE, True)
+        [(peer, address, at)], [(peer2, address2, at2)] = one.dialled, other.dialled
+        assert (peer, address) == (TWO, f"{ENDS[TWO]}/p2p/{TWO}")
+        assert (peer2, address2) == (ONE, f"{ENDS[ONE]}/p2p/{ONE}")
+        assert 0.3 < (at2 - at if lead else at - at2) < 3.0
+        assert one.outcomes.get_nowait() == (TWO, True)
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_each_side_tells_its_own_outcome() -> None:
+    async def scenario() -> None:
+        one, other = await two(works=False)
+        assert await one.puncher.punch(TWO)
+        assert await other.outcomes.get() == (ONE, False)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_without_udp_on_either_side_nothing_is_dropped() -> None:
+    async def scenario() -> None:
+        one, other = await two()
+        other.end = ""
+        with pytest.raises(TransportError, match="has no UDP"):
+            await one.puncher.punch(TWO)
+        one.end = ""
+        with pytest.raises(TransportError, match="no UDP connection leads out"):
+            await one.puncher.punch(TWO)
+        assert not one.dialled and not other.dialled
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_peer_that_asks_too_often_is_told_that_there_is_no_udp() -> None:
+    async def scenario() -> None:
+        one, other = await two()
+        other.now = 1.0
+        for _ in range(int(PUNCHES.burst)):
+            assert await one.puncher.punch(TWO)
+            await other.outcomes.get()
+        with pytest.raises(TransportError, match="has no UDP"):
+            await one.puncher.punch(TWO)
+        other.now += 1 / PUNCHES.per_s
+        assert await one.puncher.punch(TWO)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_one_hole_at_a_time_is_dialled_with_a_peer() -> None:
+    async def scenario() -> None:
+        one, other = await two()
+        one.proceed.clear()
+        punching = asyncio.create_task(one.puncher.punch(TWO))
+        await one.began.wait()
+        with pytest.raises(TransportError, match="is being dialled already"):
+            await one.puncher.punch(TWO)
+        with pytest.raises(TransportError, match="has no UDP"):
+            await other.puncher.punch(ONE)
+        one.proceed.set()
+        assert await punching and len(one.dialled) == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_peer_that_asks_while_it_is_asked_is_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile one answers late, and meanwhile calls itself."""
+    monkeypatch.setattr(module, "LEAD_S", 0.0)
+
+    async def scenario() -> None:
+        sides: dict[PeerId, Side] = {}
+        one, hostile = Side(ONE, sides, now=1.0), Side(TWO, sides)
+        await one.puncher.start()
+        answer, agreed = asyncio.Event(), asyncio.Event()
+
+        async def late(stream: FrameStream) -> None:
+            await stream.receive()
+            await answer.wait()
+            await stream.send("punch", [Punch(ENDS[TWO]).encode()])
+            await stream.receive()
+            agreed.set()
+
+        hostile.service = late
+        one.proceed.clear()
+        punching = asyncio.create_task(one.puncher.punch(TWO))
+        await asyncio.sleep(0)
+        hostile.end = "/ip4/9.9.9.9/udp/9/quic-v1"
+        assert await hostile.puncher.punch(ONE)
+        answer.set()
+        await one.began.wait()
+        await agreed.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)  # until its own dial would have begun
+        one.proceed.set()
+        assert await punching
+        assert len(one.dialled) == 1 and one.outcomes.qsize() == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_one_that_never_answers_costs_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGREE_S", 0.05)
+
+    async def silent(stream: FrameStream) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        one, other = await two()
+        other.service = silent
+        with pytest.raises(TransportError, match="no answer within"):
+            await one.puncher.punch(TWO)
+        assert one.service is not None
+        with pytest.raises(TransportError, match="no answer within"):
+            await one.service(cast("FrameStream", pair(TWO, ONE)[1]))
+        assert not one.dialled
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [("ping", bytes(8)), ("punch", b"\xc1"), ("punch", Punch("/ip4/192.168.1.1/udp/53/quic-v1").encode())],
+)
+def test_whoever_sends_anything_else_is_named_and_nothing_is_dialled(kind: str, payload: bytes) -> None:
+    async def answers(stream: FrameStream) -> None:
+        await stream.receive()
+        await stream.send(kind, [payload])
+
+    async def scenario() -> None:
+        one, other = await two()
+        other.service = answers
+        with pytest.raises(RemoteError, match=f"^{TWO}"):
+            await one.puncher.punch(TWO)
+        caller, called = pair(TWO, ONE)
+        await caller.send(kind, [payload])
+        assert one.service is not None
+        with pytest.raises(RemoteError, match=f"^{TWO}"):
+            await one.service(cast("FrameStream", called))
+        assert not one.dialled
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_close_ends_what_is_under_way() -> None:
+    async def scenario() -> None:
+        one, other = await two()
+        other.proceed.clear()
+        await one.puncher.punch(TWO)
+        await other.began.wait()
+        await other.puncher.close()
+        assert other.outcomes.empty()
+        assert not [each for each in asyncio.all_tasks() if each.get_name().startswith("punch")]
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))

@@ -24,6 +24,7 @@ from protocols.ids import digest
 from protocols.manifest import render, run_id
 from protocols.manifest_text import TEXT_LIMIT, parse
 from protocols.payloads import Digest, Have, Piece, Pieces, Want
+from protocols.punch import Punch
 from protocols.reach import ELSEWHERE, PROVEN, AskReach, Outcome, ReachReply
 from protocols.state_payloads import LeaveState, StateChunk, StateQueue, WantState
 from protocols.statements import MAX_RAW
@@ -99,6 +100,7 @@ def _payloads() -> list[Decoder]:
     reach = AskReach(("/ip4/203.0.113.5/tcp/4001", "/ip6/2001:db8::1/tcp/9"))
     found = zip(reach.addresses, (PROVEN, ELSEWHERE), strict=True)
     reached = ReachReply("/ip4/203.0.113.5/tcp/50000", tuple(Outcome(*each) for each in found))
+    offers = (Punch("/ip4/8.8.8.8/udp/4001/quic-v1").encode(), Punch().encode())
     kinds: list[tuple[str, Callable[[bytes], object], tuple[bytes, ...]]] = [
         ("parts", lambda raw: Pieces.decode(raw, SIZES, sender=ME), (b"".join(map(bytes, pieces.encode())),)),
         ("want", lambda raw: Want.decode(raw, sender=ME), (Want(ex.ONE, (0, 1, 2)).encode(),)),
@@ -113,6 +115,7 @@ def _payloads() -> list[Decoder]:
         ("ask-blob", lambda raw: AskBlob.decode(raw, sender=ME), asks),
         ("blob", lambda raw: Reply.decode(raw, sender=ME), replies),
         ("ask-reach", lambda raw: AskReach.decode(raw, sender=ME), (reach.encode(), AskReach(()).encode())),
+        ("punch", lambda raw: Punch.decode(raw, sender=ME), offers),
         ("reach", lambda raw: ReachReply.decode(raw, reach, sender=ME), (reached.encode(),)),
     ]
     codecs = [

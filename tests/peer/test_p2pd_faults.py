@@ -73,6 +73,9 @@ class Peer:
         self.frames.append(payload)
         self.changed.set()
 
+    def stand(self, *, direct: bool) -> None:
+        assert direct, "nobody has found it out of reach"
+
     def on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         arrived, gone = self.outbox.connect(neighbours)
         self.told += [("left", peer) for peer in gone] + [("arrived", peer) for peer in arrived]

@@ -1,62 +1,211 @@
-"""What the ladder does about relays that hold nothing, and whom it believes."""
+"""The ladder carried out, with observers, p2pd and transport that the test has made."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
-from dht.p2pd import P2pd, P2pdConfig
-from peer.reaching import RELAY_PATIENCE_S, Reaching, Surroundings
+from dht import reach
+from dht.connections import Connection
+from peer import reaching as module
+from peer.reaching import Reaching, Surroundings
+from protocols.errors import TransportError
 from protocols.ids import PeerId
+from protocols.reach import BUSY, PROVEN, SILENT, AskReach, Outcome, ReachReply, plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
-RELAYS = tuple(f"/ip4/11.22.33.{number}/tcp/4002/p2p/relay{number}" for number in range(5))
+    from dht.p2pd import P2pd
+    from dht.transport import StreamTransport
+    from peer.reporter import Reporter
+
+OWN, LAN, FAR = PeerId("m-own"), PeerId("a-lan"), PeerId("b-far")
+PORT = 4001
+HOME = f"/ip4/192.168.1.7/tcp/{PORT}"
+UDP_END = "/ip4/8.8.8.8/udp/50000/quic-v1"
+LAN_END = f"/ip4/192.168.1.7/udp/{PORT}/quic-v1"
+RELAY = "/ip4/9.9.9.9/tcp/4002/p2p/relay"
+OTHER = "/ip4/9.9.9.8/tcp/4002/p2p/other"
+
+
+class Bench:
+    """Everything round one ladder, and what it was told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.port = PORT
+        self.relays: tuple[str, ...] = ()
+        self.quic_first = False
+        self.listen: tuple[str, ...] = (HOME,)
+        self.known: tuple[str, ...] = ()
+        self.connected = {peer: Connection("direct", "quic", UDP_END) for peer in (LAN, FAR)}
+        self.replies: dict[PeerId, tuple[str, str]] = {}
+        """Observer → where it sees this peer, and what it finds there; TransportError from others."""
+        self.asked: list[tuple[PeerId, tuple[str, ...]]] = []
+        self.stood: list[bool] = []
+        self.published: list[tuple[str, ...]] = []
+        self.warned: list[str] = []
+        monkeypatch.setattr(reach, "ask", self.ask)
+        around = Surroundings(
+            lambda: [LAN, FAR],
+            lambda: self.known,
+            lambda: self.published.append(self.reaching.addresses),
+            self.stood.append,
+            lambda: True,
+        )
+        self.reaching = Reaching(
+            OWN,
+            cast("P2pd", self),
+            cast("StreamTransport", self),
+            cast("Reporter", self),
+            around,
+            confined=False,
+        )
+
+    @property
+    def routes(self) -> Bench:
+        """Itself."""
+        return self
+
+    def ways(self) -> dict[PeerId, Connection]:
+        """How peers are connected."""
+        return self.connected
+
+    async def listening(self) -> tuple[str, ...]:
+        """p2pd's own addresses."""
+        return self.listen
+
+    async def count_connections(self) -> None:
+        """Nothing to count."""
+
+    def reserve_at(self, relays: Sequence[str]) -> bool:
+        """As p2pd does."""
+        self.relays = tuple(relays)
+        return True
+
+    def apply(self, event: object) -> None:
+        """A status event."""
+
+    def warn(self, code: str, text: str, remedy: str = "") -> None:
+        """Noted."""
+        self.warned.append(code)
+
+    async def ask(self, _: object, peer: PeerId, addresses: Sequence[str]) -> ReachReply:
+        """In place of ``reach.ask``."""
+        self.asked.append((peer, tuple(addresses)))
+        if peer not in self.replies:
+            raise TransportError(peer, "is away")
+        observed, found = self.replies[peer]
+        planned = plan(AskReach(tuple(addresses)), observed)
+        return ReachReply(observed, tuple(Outcome(address, verdict or found) for address, verdict in planned))
+
+    def turn(self) -> None:
+        """One turn of the ladder, without its pause."""
+
+        async def once() -> None:
+            running = asyncio.create_task(self.reaching.run())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        asyncio.run(once())
 
 
 @pytest.fixture
-def p2pd(tmp_path: Path) -> P2pd:
-    """One that is never started."""
-    return P2pd(P2pdConfig(tmp_path, None))
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(module, "SETTLE_S", -1.0)
+    return Bench(monkeypatch)
 
 
-def _reaching(p2pd: P2pd) -> Reaching:
-    nothing: Any = None
-    around = Surroundings(list, lambda: RELAYS, lambda: None, lambda _: None, lambda: False)
-    return Reaching(PeerId("me"), p2pd, nothing, nothing, around, confined=False)
+def test_a_proven_address_is_told_once_with_this_peers_id(bench: Bench) -> None:
+    bench.replies[FAR] = (UDP_END, PROVEN)
+    bench.turn()
+    assert bench.asked == [(LAN, (f"/tcp/{PORT}",)), (FAR, (f"/tcp/{PORT}",))]
+    assert bench.published == [(f"/ip4/8.8.8.8/tcp/{PORT}/p2p/{OWN}",)]
+    assert bench.reaching.plan.rung == "mapped" and bench.reaching.stands and not bench.stood
+    bench.turn()
+    assert len(bench.published) == 1
+    assert [peer for peer, _ in bench.asked] == [LAN, FAR], "nobody is asked again so soon"
 
 
-def test_relays_that_take_nothing_give_way_ever_more_slowly(p2pd: P2pd) -> None:
-    """Before, the first two that somebody named were kept for good; and each restart costs every connection."""
-    reaching, starts, tried = _reaching(p2pd), list[int](), set[str]()
-    for now in range(0, 2 * 3600, 2):
-        before = p2pd.relays
-        reaching._reserve(float(now))
-        if p2pd.relays != before:
-            starts.append(now)
-            tried |= set(p2pd.relays)
-    assert tried == set(RELAYS)
-    assert starts[:4] == [0, 20, 60, 140]
-    assert all(later - sooner == RELAY_PATIENCE_S[1] for sooner, later in zip(starts[6:], starts[7:], strict=False))
+def test_only_peers_with_a_direct_connection_are_asked(bench: Bench) -> None:
+    bench.connected = {FAR: Connection("relayed", "tcp", RELAY), LAN: Connection("punched", "quic", UDP_END)}
+    bench.turn()
+    assert not bench.asked
 
 
-def test_a_relay_that_takes_and_drops_makes_no_p2pd_restart_often(p2pd: P2pd) -> None:
-    reaching, starts = _reaching(p2pd), 0
-    for now in range(0, 3600, 2):
-        before = p2pd.relays
-        reaching._listen = (f"{p2pd.relays[0]}/p2p-circuit",) if p2pd.relays and now % 20 == 0 else ()
-        reaching._reserve(float(now))
-        starts += p2pd.relays != before
-    assert starts < 12
+def test_behind_a_nat_it_says_that_it_cannot_be_dialled_and_later_that_it_can(bench: Bench) -> None:
+    bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY,)
+    bench.turn()
+    assert bench.reaching.plan.rung == "none" and bench.stood == [False] and not bench.reaching.stands
+    assert bench.relays == (RELAY,) and bench.quic_first
+    bench.listen = (HOME, f"{RELAY}/p2p-circuit")
+    bench.turn()
+    assert bench.published == [(f"{RELAY}/p2p-circuit/p2p/{OWN}",)] and bench.stood == [False]
+    bench.replies[FAR] = (UDP_END, PROVEN)
+    bench.listen = (f"/ip4/192.168.1.8/tcp/{PORT}", f"{RELAY}/p2p-circuit")  # another network: all are asked anew
+    bench.turn()
+    assert bench.stood == [False, True] and not bench.quic_first
 
 
-def test_one_that_holds_stays(p2pd: P2pd) -> None:
-    reaching = _reaching(p2pd)
-    reaching._reserve(0.0)
-    using = p2pd.relays
-    reaching._listen = (f"{using[1]}/p2p-circuit",)
-    for now in range(0, 3600, 2):
-        reaching._reserve(float(now))
-    assert p2pd.relays == using and reaching._patience == RELAY_PATIENCE_S[0]
+def test_a_busy_observer_changes_nothing_that_it_has_told(bench: Bench) -> None:
+    bench.replies[FAR] = (UDP_END, PROVEN)
+    bench.turn()
+    bench.replies[FAR], bench.listen = (UDP_END, BUSY), ()
+    bench.turn()
+    assert len(bench.asked) == 4 and bench.reaching.plan.rung == "mapped" and len(bench.published) == 1
+
+
+def test_a_relay_that_serves_is_kept_when_another_one_is_found(bench: Bench) -> None:
+    bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY,)
+    bench.turn()
+    bench.listen, bench.known = (HOME, f"{RELAY}/p2p-circuit"), (OTHER, RELAY)
+    bench.turn()
+    assert bench.relays == (RELAY,) and bench.reaching.plan.relays == (RELAY, OTHER)
+
+
+def test_holes_are_punched_with_an_end_out_in_the_world_only(bench: Bench) -> None:
+    bench.replies[LAN] = (LAN_END, PROVEN)
+    bench.turn()
+    assert bench.reaching._udp_end() == "", "the other side would refuse it as a lie"
+    bench.replies[FAR], bench.listen = (UDP_END, SILENT), ()
+    bench.turn()
+    assert bench.reaching._udp_end() == UDP_END
+
+
+def test_one_of_two_relayed_peers_asks_for_a_hole_ever_more_rarely_and_leads_by_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[PeerId, bool]] = []
+    clock = [time.monotonic()]
+
+    async def punch(peer: PeerId, *, lead: bool = False) -> bool:
+        asked.append((peer, lead))
+        raise TransportError(peer, "no hole")
+
+    smaller, larger = PeerId("c-smaller"), PeerId("z-larger")
+    bench.connected |= dict.fromkeys((smaller, larger), Connection("relayed", "tcp", RELAY))
+    bench.replies[FAR] = (UDP_END, SILENT)
+    punching: Any = bench.reaching._puncher
+    monkeypatch.setattr(punching, "punch", punch)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    first = module.PUNCH_RETRY_S[0]
+    for pause in (0.0, first - 1.0, 2.0, 2 * first - 2.0, 3.0):
+        clock[0] += pause
+        bench.turn()
+    assert asked == [(larger, False), (larger, True), (larger, False)]
+
+
+def test_whoever_meets_nobody_is_warned_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.connected = {}
+    later = time.monotonic() + 60.0
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    monkeypatch.setattr(psutil, "net_if_addrs", dict)
+    bench.turn()
+    bench.turn()
+    assert bench.reaching.plan.rung == "none" and bench.warned == ["reach"]
