@@ -18,7 +18,7 @@ from .limits import Buckets, Rate
 
 WINDOW = 256 << 10
 """Bytes that a peer may send on a new stream before anybody has read one: yamux lets us give no less."""
-WINDOW_MOST = 1 << 20
+WINDOW_MOST = 4 << 20
 """The most that one direction of a circuit is given, while there are few."""
 BUFFERS = 64 << 20
 """Bytes that all circuits together may have waiting here; whoever sends more then is cut off."""

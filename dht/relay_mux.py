@@ -295,7 +295,7 @@ class Mux:
     async def _watch(self) -> None:
         while trio.current_time() < self._heard + SILENT_S:
             await trio.sleep(PING_S / 2)
-            if trio.current_time() > self._heard + PING_S:
+            if trio.current_time() >= self._heard + PING_S:
                 self.control(_PING, _SYN, 0, 0)
         self.close()
 
