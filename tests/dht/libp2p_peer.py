@@ -54,6 +54,7 @@ class Peer:
         self.relay: Any = None
         self.echo = True
         self.received: dict[str, int] = {}
+        self.news = trio.Event()
         self.dialled: dict[int, Any] = {}
 
     async def accept(self, stream: Any) -> None:
@@ -68,6 +69,7 @@ class Peer:
         try:
             while data := await stream.read(1 << 20):
                 self.received[name] += len(data)
+                self.news.set()
                 if self.echo:
                     await stream.write(data)
         except StreamEOF:
@@ -194,6 +196,14 @@ class Peer:
 
     async def do_received(self) -> dict[str, Any]:
         return {"received": self.received}
+
+    async def do_arrived(self, more: int) -> dict[str, Any]:
+        """When so many bytes more have come."""
+        wanted = sum(self.received.values()) + more
+        while sum(self.received.values()) < wanted:
+            self.news = trio.Event()
+            await self.news.wait()
+        return {}
 
     async def do_counting(self) -> dict[str, Any]:
         """Count from now on, and do not echo."""

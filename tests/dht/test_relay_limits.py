@@ -152,7 +152,7 @@ def test_windows_shrink_with_the_circuits_so_that_all_fit(circuits: int) -> None
         admission.open(End("b", IPS[1]), End("a", IPS[0]), 0.0)
     window = admission.window()
     assert WINDOW <= window <= WINDOW_MOST
-    assert window == WINDOW or 2 * window * max(1, circuits) <= BUFFERS
+    assert window == WINDOW or 2 * window * max(1, circuits) <= BUFFERS // 4
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ trio = pytest.importorskip("trio", reason="the extra 'lighthouse' is not install
 pytest.importorskip("trio.testing")
 
 from dht.relay_limits import WINDOW, WINDOW_MOST  # noqa: E402
-from dht.relay_mux import CHUNK, CONTROL_BYTES, QUIET_BYTES, SEND_S, SILENT_S, STREAMS, Mux, Pool, Reset, Stream  # noqa: E402
+from dht.relay_mux import CONTROL_BYTES, SEND_S, SILENT_S, STREAMS, Mux  # noqa: E402
 from dht.relay_select import TRIES, negotiate, prefixed, read_message, select  # noqa: E402
+from dht.relay_stream import CHUNK, QUIET_BYTES, Pool, Reset, Stream  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -94,7 +95,7 @@ def served(
 
 async def echo(stream: Stream) -> None:
     """Everything back, and its end."""
-    stream.widen(WINDOW)
+    stream.become_circuit(lambda: WINDOW)
     while data := await stream.read(CHUNK):
         await stream.write(data)
     await stream.finish()
@@ -120,7 +121,7 @@ def test_bytes_come_back_however_they_are_cut_into_frames_and_pieces(blob: bytes
             await wire.feed.send(frames[start:stop])
         await wire.until((WINDOW_UPDATE, ACK, 1), (WINDOW_UPDATE, FIN, 1))
         assert b"".join(body for kind, _, _, _, body in wire.frames() if kind == DATA) == blob
-        assert not mux._streams and mux.pool._left == Pool()._left
+        assert not mux._streams and mux.pool.idle
 
     served(talk, echo)
 
@@ -144,29 +145,73 @@ def test_what_is_sent_waits_for_the_peers_window() -> None:
     served(talk, pour)
 
 
-def test_more_is_granted_only_as_it_is_read_and_wider_windows_where_told() -> None:
-    steps = trio.Event()
+def test_more_is_granted_only_as_it_is_read_and_windows_grow_and_shrink_as_told() -> None:
+    steps = [trio.Event() for _ in range(3)]
+    most = [WINDOW_MOST]
+    pool = Pool()
 
     async def slow(stream: Stream) -> None:
-        stream.widen(WINDOW_MOST)
-        await steps.wait()
-        await stream.read(WINDOW)
+        stream.become_circuit(lambda: most[0])
+        for step in steps:
+            await step.wait()
+            for _ in range(16):
+                await stream.read(WINDOW)
+        await trio.sleep_forever()
 
     async def talk(wire: Wire, mux: Mux) -> None:
-        assert not mux.closed
+        sent = 0
 
-        def granted() -> int:
-            return sum(value for kind, _, _, value, _ in wire.frames() if kind == WINDOW_UPDATE)
+        def open_now() -> int:
+            """What the peer may send."""
+            return WINDOW + sum(value for kind, _, _, value, _ in wire.frames() if kind == WINDOW_UPDATE) - sent
+
+        async def send_all() -> None:
+            nonlocal sent
+            await trio.sleep(0.1)
+            while (size := open_now()) > 0:
+                sent += size
+                await wire.feed.send(frame(DATA, 0, 1, body=bytes(size)))
+                await trio.sleep(0.1)
 
         await wire.feed.send(frame(WINDOW_UPDATE, SYN, 1))
-        await trio.sleep(1)
-        assert WINDOW + granted() == WINDOW_MOST
-        for _ in range(WINDOW_MOST // WINDOW):
-            await wire.feed.send(frame(DATA, 0, 1, body=bytes(WINDOW)))
-        await trio.sleep(1)
-        assert WINDOW + granted() == WINDOW_MOST  # nothing was read
+        await send_all()
+        assert sent == WINDOW  # nothing was read, nothing more is granted
+        steps[0].set()
+        await send_all()
+        assert sent > 8 * WINDOW and mux._streams[1]._window == WINDOW_MOST
+        waiting = sum(pool._waiting.used.values())
+        assert WINDOW_MOST // 2 <= waiting <= WINDOW_MOST
+        assert sum(pool._lent.used.values()) == WINDOW_MOST - WINDOW
+        most[0] = WINDOW
+        steps[1].set()
+        await send_all()
+        assert mux._streams[1]._window == WINDOW
+        assert sum(pool._waiting.used.values()) <= WINDOW and not pool._lent.used
 
-    served(talk, slow)
+    served(talk, slow, pool)
+    assert pool.idle
+
+
+def test_windows_grow_only_while_there_is_memory_for_it() -> None:
+    pool = Pool(16 * WINDOW)  # a quarter is for windows, half of that for one address
+
+    async def circuit(stream: Stream) -> None:
+        stream.become_circuit(lambda: WINDOW_MOST)
+        while await stream.read(WINDOW):
+            pass
+
+    async def talk(wire: Wire, mux: Mux) -> None:
+        for number in range(1, 9, 2):
+            await wire.feed.send(frame(WINDOW_UPDATE, SYN, number))
+            await trio.sleep(0.1)
+            for _ in range(6):
+                await wire.feed.send(frame(DATA, 0, number, body=bytes(WINDOW // 2)))
+                await trio.sleep(0.1)
+        assert sorted(stream._window // WINDOW for stream in mux._streams.values()) == [1, 1, 2, 2]
+        assert sum(pool._lent.used.values()) == 2 * WINDOW
+
+    served(talk, circuit, pool)
+    assert pool.idle
 
 
 @pytest.mark.parametrize(
@@ -203,14 +248,14 @@ def test_unread_bytes_streams_and_answers_are_bounded() -> None:
         await trio.sleep(SEND_S / 2)
         assert mux.closed
 
-    assert served(talk, idle).pool._left == Pool()._left
+    assert served(talk, idle).pool.idle
 
 
 def test_circuits_share_the_memory_and_an_address_has_half_of_it() -> None:
     pool = Pool(100_000)
 
     async def circuit(stream: Stream) -> None:
-        stream.widen(WINDOW)
+        stream.become_circuit(lambda: WINDOW)
         await trio.sleep_forever()
 
     async def talk(wire: Wire, mux: Mux) -> None:
@@ -219,15 +264,15 @@ def test_circuits_share_the_memory_and_an_address_has_half_of_it() -> None:
         await trio.sleep(1)
         await wire.feed.send(frame(DATA, 0, 1, body=bytes(50_000)))
         await trio.sleep(1)
-        assert not mux.closed and pool._left == 50_000
+        assert not mux.closed and pool._waiting._left == 50_000
         assert pool.take("192.0.2.2", 50_000) and not pool.take("192.0.2.2", 1)
         pool.give("192.0.2.2", 50_000)
         await wire.feed.send(frame(DATA, 0, 1, body=b"x"))
         await wire.until((WINDOW_UPDATE, RST, 1))
-        assert not mux.closed and pool._left == 100_000
+        assert not mux.closed and pool.idle
 
     served(talk, circuit, pool)
-    assert not pool._used
+    assert pool.idle
 
 
 def test_a_reset_or_a_lost_connection_reaches_readers_and_writers() -> None:
