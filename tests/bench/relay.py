@@ -2,8 +2,8 @@
 
 Prints five JSON lines. ``circuit/noise`` and ``circuit/tls``: MB/s of one circuit between two py-libp2p peers, against
 one stream between the same two, in turns. ``fair/limited`` and ``fair/unlimited``: Jain's index over the bytes that 64
-saturated circuits between 4 peers and 2 carried, with a rate for all and without. ``memory``: what the relay's process holds then.
-Sender, relay and receiver share this machine's cores.
+saturated circuits between 4 peers and 2 carried, with a rate for all and without. ``memory``: what the relay's process
+holds then. Sender, relay and receiver share this machine's cores.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import secrets
 import statistics
 import sys
 import tempfile
@@ -42,7 +43,7 @@ FREE = RelayLimits(circuit_rate=None, total_rate=None, requests_ip=1000)
 async def relay_of(stack: AsyncExitStack, limits: RelayLimits) -> tuple[RelayProcess, str]:
     """A started one and its address."""
     home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-")))
-    Identity.from_seed(bytes(32)).save(home / "key")
+    Identity.from_seed(secrets.token_bytes(32)).save(home / "key")  # py-libp2p shuns an id that was not there once
     relay = await stack.enter_async_context(
         RelayProcess(RelayConfig(home / "key", ("/ip4/127.0.0.1/tcp/0",), limits=limits))
     )
