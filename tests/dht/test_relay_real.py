@@ -162,14 +162,15 @@ def test_a_limit_cuts_p2pds_circuit_and_the_next_one_is_as_good(home: Path, limi
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("security", [NOISE, TLS])
-def test_a_py_libp2p_peer_identifies_pings_reserves_and_is_reached(home: Path, security: str) -> None:
+@pytest.mark.parametrize(("security", "host"), [(NOISE, "ip4/127.0.0.1"), (TLS, "ip6/::1")])
+def test_a_py_libp2p_peer_identifies_pings_reserves_and_is_reached(home: Path, security: str, host: str) -> None:
     async def scenario() -> None:
-        async with relay_of(home) as relay, py_peer(11, security) as target, py_peer(12, security) as source:
+        config = RelayConfig(home / "key", (f"/{host}/tcp/0",), limits=FAST)
+        async with Watched(config) as relay, py_peer(11, security) as target, py_peer(12, security) as source:
             for peer in (target, source):
                 assert await peer("connect", address=at(relay)) == {}
             known = await source("identify")
-            assert known["listen"] == list(relay.addresses) and known["observed"].startswith("/ip4/127.0.0.1/tcp/")
+            assert known["listen"] == list(relay.addresses) and known["observed"].startswith(f"/{host}/tcp/")
             assert "/libp2p/circuit/relay/0.2.0/hop" in known["protocols"]
             assert (await source("ping"))["us"] >= 0
             answer = await target("reserve")
