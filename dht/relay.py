@@ -74,14 +74,16 @@ async def _main(out: int) -> None:
     circuits = Circuits(keys.private_key, own, admission, [each.encapsulate(suffix).to_bytes() for each in announced])
     door = Door(keys, admission, circuits, [each.to_bytes() for each in announced])
     listeners = [await _listen(host, port) for host, port in given.listen]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_told, nursery.cancel_scope)
-        nursery.start_soon(_orders, lines, admission, nursery.cancel_scope)
-        nursery.start_soon(circuits.run)
-        for listener in listeners:
-            nursery.start_soon(trio.serve_listeners, door.admit, [listener])
-        say(out, "ready", peer=str(own), addresses=[_address(listener) for listener in listeners])
-        await _tell(out, admission, circuits)
+    told = trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT)  # before our parent hears that we are ready
+    with told as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_told, signals, nursery.cancel_scope)
+            nursery.start_soon(_orders, lines, admission, nursery.cancel_scope)
+            nursery.start_soon(circuits.run)
+            for listener in listeners:
+                nursery.start_soon(trio.serve_listeners, door.admit, [listener])
+            say(out, "ready", peer=str(own), addresses=[_address(listener) for listener in listeners])
+            await _tell(out, admission, circuits)
 
 
 def parse(line: bytes) -> Given:
@@ -90,6 +92,8 @@ def parse(line: bytes) -> Given:
         value = json.loads(line)
         key, listen = Path(value["key"]), tuple(_endpoint(each) for each in value["listen"])
         announce = tuple(str(Multiaddr(each)) for each in value.get("announce", ()))
+        if any("/p2p/" in each for each in announce):
+            raise ValueError("an announced address with a peer id")
         limits = RelayLimits.parse(value.get("limits", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the relay's configuration is none: {error!r}", remedy="this is a bug") from error
@@ -160,10 +164,9 @@ async def _orders(lines: AsyncIterator[bytes], admission: Admission, scope: trio
     scope.cancel()
 
 
-async def _until_told(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        await anext(signals)
-        scope.cancel()
+async def _until_told(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
 
 
 async def _listen(host: str, port: int) -> trio.SocketListener:

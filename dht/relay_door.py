@@ -24,8 +24,9 @@ from multiaddr import Multiaddr
 from . import relay_mux
 from .relay_hop import HOP, Circuits, Visitor
 from .relay_limits import Admission, End, address_key
-from .relay_mux import Mux, Pool, Reset, Stream
+from .relay_mux import Mux
 from .relay_select import negotiate, write_message
+from .relay_stream import Pool, Reset, Stream
 
 if TYPE_CHECKING:
     import ssl
@@ -66,18 +67,19 @@ class Door:
 
     async def admit(self, socket: trio.SocketStream) -> None:
         """One connection, until it ends; raises nothing."""
-        ip = address_key(socket.socket.getpeername()[0])
-        if self._admission.connect(ip) is not None:
-            await trio.aclose_forcefully(socket)
-            return
-        try:
-            await self._serve(socket, ip)
-        except Exception as error:  # whatever a stranger's bytes make the layers below raise
-            log.debug("a connection from %s ended: %r", ip, error)
-        finally:
-            self._admission.disconnect(ip)
-            with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(socket)
+        async with socket:
+            try:
+                ip = address_key(socket.socket.getpeername()[0])
+            except OSError:  # it has gone already
+                return
+            if self._admission.connect(ip) is not None:
+                return
+            try:
+                await self._serve(socket, ip)
+            except Exception as error:  # whatever a stranger's bytes make the layers below raise
+                log.debug("a connection from %s ended: %r", ip, error)
+            finally:
+                self._admission.disconnect(ip)
 
     async def _serve(self, socket: trio.SocketStream, ip: str) -> None:
         with contextlib.suppress(OSError):

@@ -20,13 +20,15 @@ from libp2p.peer.envelope import Envelope, make_unsigned
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, Reservation, Status, StopMessage, Voucher
 
 from .relay_limits import Admission, End, Refusal
-from .relay_mux import CHUNK, Mux, Reset, Stream
 from .relay_select import prefixed, read_message, select, write_message
 from .relay_sharing import Sharing
+from .relay_stream import CHUNK, Reset, Stream
 
 if TYPE_CHECKING:
     from libp2p.crypto.keys import PrivateKey
     from libp2p.peer.id import ID
+
+    from .relay_mux import Mux
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"
 STOP = "/libp2p/circuit/relay/0.2.0/stop"
@@ -169,10 +171,10 @@ class Circuits:
 
     async def _relay(self, circuit: int, near: Stream, far: Stream) -> None:
         """Both directions, until both have ended, one is cut, or a limit is reached."""
-        limits, window = self._admission.limits, self._admission.window()
+        limits = self._admission.limits
         self._turns.sharing.enter(circuit)
         for stream in (near, far):
-            stream.widen(window)
+            stream.become_circuit(self._admission.window)
         why = "duration"
         try:
             with trio.move_on_after(limits.circuit_s if limits.circuit_s is not None else float("inf")):

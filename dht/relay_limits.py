@@ -18,7 +18,7 @@ from .limits import Buckets, Rate
 
 WINDOW = 256 << 10
 """Bytes that a peer may send on a new stream before anybody has read one: yamux lets us give no less."""
-WINDOW_MOST = 1 << 20
+WINDOW_MOST = 2 << 20
 """The most that one direction of a circuit is given, while there are few."""
 BUFFERS = 64 << 20
 """Bytes that all circuits together may have waiting here; whoever sends more then is cut off."""
@@ -199,8 +199,8 @@ class Admission:
                 _less(self._by_ip, ip)
 
     def window(self) -> int:
-        """Bytes that each direction of the newest circuit may have waiting here."""
-        return max(WINDOW, min(WINDOW_MOST, BUFFERS // (4 * max(1, len(self._circuits)))))
+        """Bytes that each direction of a circuit may have waiting here at present."""
+        return max(WINDOW, min(WINDOW_MOST, BUFFERS // (8 * max(1, len(self._circuits)))))
 
     def _refuse(self, why: Refusal) -> Refusal:
         self.refused[why] += 1

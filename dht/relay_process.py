@@ -27,7 +27,7 @@ from .relay_limits import RelayLimits
 from .tasks import end
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,9 @@ class RelayFigures:
 class RelayProcess:
     """One supervised relay. ``async with RelayProcess(config) as relay: … relay.peer, relay.addresses …``"""
 
-    def __init__(self, config: RelayConfig) -> None:
-        self._config = config
+    def __init__(self, config: RelayConfig, on_figures: Callable[[], None] = lambda: None) -> None:
+        """``on_figures`` is called when there are new figures."""
+        self._config, self._on_figures = config, on_figures
         self._process: asyncio.subprocess.Process | None = None
         self._born = 0.0
         self._errors: asyncio.Task[None] | None = None
@@ -215,6 +216,7 @@ class RelayProcess:
             elif event["event"] == "figures":
                 known = RelayFigures.__slots__
                 self.figures = RelayFigures(**{name: value for name, value in event.items() if name in known})
+                self._on_figures()
 
     async def _event(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
         """The next line that it writes; None when there is no more."""

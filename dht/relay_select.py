@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from .relay_mux import Reset
+from .relay_stream import Reset
 
 if TYPE_CHECKING:
     from collections.abc import Collection
