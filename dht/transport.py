@@ -160,7 +160,7 @@ class StreamTransport:
         await self._attach(control)
 
     async def enter_rounds(self) -> None:
-        """Take streams from now on; raises TransportError."""
+        """Take streams from now on."""
         await self._offer(PROTOCOL_ID, self._serve)
 
     async def rebind(self, control: str) -> None:
@@ -245,7 +245,7 @@ class StreamTransport:
     async def serve(self, protocol: str, service: Service) -> None:
         """Take streams of another protocol too, now or once there is a p2pd, and again after ``rebind``.
 
-        They pass the door and the handshake like those of the rounds. Raises TransportError.
+        They pass the door and the handshake like those of the rounds.
         """
         await self._offer(protocol, partial(self._attend, service))
 
@@ -287,8 +287,11 @@ class StreamTransport:
         is_new = protocol not in self._services
         self._services[protocol] = service
         if is_new and self.attached:
-            async with deadline(self._peer, ATTACH_S):
-                await self.p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+            try:
+                async with deadline(self._peer, ATTACH_S):
+                    await self.p2p.add_binary_stream_handler(protocol, partial(self._on_stream, protocol))
+            except TransportError as error:  # p2pd is just being restarted, and ``rebind`` offers everything
+                log.info("%s is offered later: %s", protocol, error)
 
     async def _detach(self) -> None:
         await self._reception.door.clear()
