@@ -84,6 +84,11 @@ class RunsValidator(RecordValidatorBase):  # type: ignore[misc]
         now = self._clock()
         return [self._ids[key] for key, each in self._runs.items() if any(set(each.owners(now)) - without)]
 
+    def peers(self) -> frozenset[str]:
+        """Peers of all runs whose records have not expired."""
+        now = self._clock()
+        return frozenset(peer for each in self._runs.values() for peer in each.owners(now))
+
     def gauges(self) -> list[Gauge]:
         """Runs in number, and records in number and bytes over all of them."""
         self.runs.in_use = len(self.served())

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from protocols.errors import EnvironmentFault
+from protocols.errors import ConfigError, EnvironmentFault
 
 from .cli_flags import Commands, at_least, common, ipv4, peer_address, port
 from .options import LighthouseOptions
@@ -67,6 +67,10 @@ def _run_lighthouse(arguments: dict[str, Any]) -> int:
 
     if importlib.util.find_spec("libp2p") is None:
         raise EnvironmentFault("the relay needs py-libp2p, which is not installed", remedy=EXTRA)
+    if arguments["relay_only"] and arguments["runs"]:
+        raise ConfigError(
+            "--relay-only has no directory, from which --run takes whom to serve", remedy="leave one of them out"
+        )
     from . import lighthouse
 
     rate = arguments.pop("bandwidth") * 1e6

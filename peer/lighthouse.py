@@ -160,8 +160,13 @@ class Lighthouse:
         _print(*lines)
 
     async def _count(self) -> None:
+        """Look at connections, and let the relay serve the peers of the named runs, if any are, and nobody else."""
+        allowed: frozenset[str] | None = None
         while True:
             await self._transport.count_connections()
+            if self._options.runs and self._entry.validator.peers() != allowed:
+                allowed = self._entry.validator.peers()
+                self._relay.allow(allowed)
             await asyncio.sleep(COUNT_S)
 
     def _routes(self) -> list[Route]:
