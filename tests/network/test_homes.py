@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.network.homes import Lighthouse, daemon, founders, identity
 from tests.peer.live import until
 
@@ -34,6 +36,7 @@ def rung(kind: str) -> set[str]:
     return {"punched"} if kind in PUNCHABLE else {"relayed"}
 
 
+@pytest.mark.timeout(420)
 def test_each_kind_with_each_other_and_all_of_them_train(lab: Lab, tmp_path: Path) -> None:
     """One lighthouse, one peer behind each kind of network. The table is also in README and CONTRIBUTING."""
     lighthouse = Lighthouse(lab.public(), tmp_path / "lighthouse")

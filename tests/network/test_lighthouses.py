@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from dht.reachability import NO_PUBLIC_PEER
 from tests.network.homes import Lighthouse, Program, daemon, founders, identity, identity_of
@@ -47,6 +48,7 @@ def _relayed(peers: list[Program]) -> Callable[[], bool]:
     return lambda: all(set(peer.connections()) >= others - {identity(peer)} for peer in peers)
 
 
+@pytest.mark.timeout(720)
 def test_one_lighthouse_of_two_freezes_and_dies_and_a_cable_is_cut(lab: Lab, tmp_path: Path) -> None:
     """Homes that only a relay connects: back within 60 s each time, without a restart (FC03)."""
     lights = [Lighthouse(lab.public(), tmp_path / f"lighthouse-{number}") for number in (1, 2)]
@@ -79,6 +81,7 @@ def test_one_lighthouse_of_two_freezes_and_dies_and_a_cable_is_cut(lab: Lab, tmp
         raise AssertionError(f"{error}" + "".join(peer.log() for peer in peers)) from error
 
 
+@pytest.mark.timeout(240)
 def test_homes_without_any_lighthouse_say_so_and_train_alone(lab: Lab, tmp_path: Path) -> None:
     """FC04: said within a minute, with the remedy; nothing spins."""
     run = founders(tmp_path, HOMES)
