@@ -24,6 +24,12 @@ def best_addresses(addresses: Iterable[str], limit: int = MAX_ADDRESSES) -> tupl
     return tuple(useful or ranked)[:limit]
 
 
+def told(addresses: Iterable[str]) -> tuple[str, ...]:
+    """``best_addresses``, and nothing private to the world: where there is a public one, only such."""
+    best = best_addresses(addresses)
+    return tuple(each for each in best if _rank(each) == _rank(best[0]))
+
+
 def _rank(address: str) -> int:
     """0 = public or a name, 1 = private, 2 = loopback, link-local or unspecified."""
     parts = address.split("/")

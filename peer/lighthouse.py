@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from dht import reach
-from dht.addresses import best_addresses
+from dht.addresses import told
 from dht.entry import EntryNode, Herald
 from dht.p2pd import P2pd, P2pdConfig
 from dht.relay_limits import RelayLimits
@@ -149,7 +149,7 @@ class Lighthouse:
 
     def _at(self, port: int, peer: str) -> tuple[str, ...]:
         hosts = self._options.announce or own_hosts(self._options.listen)
-        return best_addresses(f"{host}/tcp/{port}/p2p/{peer}" for host in hosts)
+        return told(f"{host}/tcp/{port}/p2p/{peer}" for host in hosts)
 
     def _say(self, http_port: int) -> None:
         lines = [f"lighthouse {version('murmuration')}   peer {self._entry_key.peer}"]

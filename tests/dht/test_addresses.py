@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.addresses import best_addresses
+from dht.addresses import best_addresses, told
 from dht.records import MAX_ADDRESSES, PeerRecord, encode_record
 from peer.identity import Identity
 
@@ -25,6 +25,13 @@ def test_public_first_then_private_and_loopback_only_alone() -> None:
     assert best_addresses(["/dns4/seed.example.org/tcp/4001/p2p/x", *BRIDGES])[0].startswith("/dns4")
     assert best_addresses(["/ip4/nonsense/tcp/1", LAN, "/ip4/203.0.114.7/" + "x" * 512]) == (LAN,)
     assert best_addresses([]) == ()
+
+
+def test_nothing_private_is_told_beside_something_public() -> None:
+    assert told([*LOOPBACK, LAN, PUBLIC, PUBLIC6]) == (PUBLIC, PUBLIC6)
+    assert told([*LOOPBACK, LAN]) == (LAN,)
+    assert told(LOOPBACK) == tuple(LOOPBACK)
+    assert told([]) == ()
 
 
 @given(st.lists(st.sampled_from([*LOOPBACK, *BRIDGES, *LINK_LOCAL, LAN, PUBLIC, PUBLIC6]), max_size=60))
