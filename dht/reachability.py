@@ -154,7 +154,7 @@ def _kind_of_nat(view: View) -> tuple[str, ...]:
     """What the ends that several observers see tell of the NAT."""
     ends = {each for each in view.seen.values() if is_outside(each) and "/udp/" in each}
     if not ends:
-        return ("no UDP connection leads out: no hole can be punched",) if view.seen else ()
+        return ("seen over TCP alone: without UDP no hole can be punched",) if view.seen else ()
     ports = {each.split("/")[4] for each in ends}
     if len(ends) > 1 and len(ports) > 1:
         return ("each peer sees another port: a symmetric NAT, no hole can be punched",)
