@@ -115,7 +115,7 @@ def test_circuits_are_told_and_the_relays_kept(punched: int, rung: str) -> None:
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        ({"a": TCP_END}, "no UDP connection leads out"),
+        ({"a": TCP_END}, "seen over TCP alone"),
         ({"a": UDP_END, "b": UDP_END}, f"seen at {UDP_END}"),
         ({"a": UDP_END, "b": TCP_END.replace("50000", "7")}, f"seen at {UDP_END}"),
         ({"a": UDP_END, "b": UDP_END.replace("50000", "50001")}, "a symmetric NAT"),
