@@ -19,6 +19,7 @@ from peer import cli_lighthouse, lighthouse
 from peer.exits import Exit
 from peer.identity import Identity
 from peer.options import LighthouseOptions
+from protocols.errors import ConfigError
 from tests.peer.live import ROOT, gone, murmur, until
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def test_without_flags_it_is_what_the_options_say(tmp_path: Path, monkeypatch: p
 def test_each_flag_arrives_in_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     join = f"/ip4/8.8.8.8/tcp/4001/p2p/{PEER}"
     words = [
-        *("--listen", "127.0.0.1", "--p2p-port", "1", "--relay-port", "2", "--relay-only", "--join", join),
+        *("--listen", "127.0.0.1", "--p2p-port", "1", "--relay-port", "2", "--join", join),
         *("--announce", "8.8.8.8", "--announce", "2001:4860:0::8", "--announce", "Light.Example.org"),
         *("--run", RUN, "--run", RUN.upper(), "--http-host", "0.0.0.0", "--http-port", "3", "--bandwidth", "7"),
     ]
@@ -62,13 +63,15 @@ def test_each_flag_arrives_in_its_option(tmp_path: Path, monkeypatch: pytest.Mon
         p2p_port=1,
         relay_port=2,
         announce=("/ip4/8.8.8.8", "/ip6/2001:4860::8", "/dns4/light.example.org"),
-        relay_only=True,
         runs=(bytes(range(32)),) * 2,
         join=(join,),
         http_host="0.0.0.0",
         http_port=3,
         total_rate=7e6,
     )
+    assert options(tmp_path, monkeypatch, "--relay-only").relay_only
+    with pytest.raises(ConfigError, match="no directory"):
+        options(tmp_path, monkeypatch, "--relay-only", "--run", RUN)
 
 
 @pytest.mark.parametrize(
