@@ -302,8 +302,9 @@ def test_nothing_is_left_after_a_failure(lab: Lab, monkeypatch: pytest.MonkeyPat
 
 
 KILLED = """
-import time
+import signal, time
 from tests.network.natlab import Lab
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
 with Lab() as lab:
     process = lab.home().popen(["sleep", "100"])
     print(lab.prefix, process.pid, flush=True)
