@@ -180,8 +180,8 @@ class Network:
 
     def meeting_points(self) -> tuple[str, ...]:
         """Addresses for an invitation: this peer's best two, and the best of members that are connected."""
-        heard = [each for each in self.transport.addresses() if "/tcp/" in each]
-        own = best_addresses(dict.fromkeys((*self._reaching.addresses, *heard)), 2)
+        known = dict.fromkeys((*self._reaching.addresses, *self.transport.addresses()))
+        own = best_addresses((each for each in known if "/tcp/" in each), 2)
         near = self.transport.neighbours() & self._members()
         others = [best_addresses(self._records[peer].addresses, 1) for peer in sorted(near) if peer in self._records]
         return tuple(each for each in (*own, *(one for best in others for one in best)) if _fits(each))[:MAX_ADDRESSES]
