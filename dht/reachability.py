@@ -54,7 +54,7 @@ class Plan:
     rung: Rung
     evidence: tuple[str, ...]
     publish: tuple[str, ...]
-    """Addresses for this peer's record."""
+    """Addresses for this peer's record: of TCP, for QUIC is at the same port (``connections.quic_of``)."""
     relays: tuple[str, ...]
     """Relays to reserve at; none for a peer that others can dial."""
     ask: tuple[str, ...]
@@ -70,15 +70,14 @@ def plan(view: View) -> Plan:
     """The rung that holds now, and what to do."""
     ask = _to_ask(view)
     if view.confined:
-        own = tuple(each for each in view.listen if not _is_circuit(each))
+        own = tuple(each for each in view.listen if "/tcp/" in each and not _is_circuit(each))
         return Plan("unknown", ("listens on this machine only",), own, (), ask)
     circuits = tuple(each for each in view.listen if _is_circuit(each))
     proven = tuple(each for each, by in view.found.items() if PROVEN in by.values())
     world = tuple(each for each in proven if _is_global(each) and _is_believed(each, view))
     if world:
-        quic = tuple(_quic(each) for each in world if _quic(each) in view.listen)
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in world)
-        return Plan(_rung_of(world, view.interfaces), evidence, (*world, *quic), (), ask)
+        return Plan(_rung_of(world, view.interfaces), evidence, world, (), ask)
     local = tuple(each for each in proven if not _is_global(each))
     if not any(is_outside(each) for each in view.seen.values()):
         return _unseen(view, local, ask)
@@ -171,10 +170,6 @@ def _relay_of(circuit: str) -> str:
 
 def _is_circuit(address: str) -> bool:
     return "/p2p-circuit" in address
-
-
-def _quic(address: str) -> str:
-    return address.replace("/tcp/", "/udp/") + "/quic-v1"
 
 
 def is_outside(end: str) -> bool:
