@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self
 
 from protocols.errors import EnvironmentFault, MurmurError
 
-from . import leftovers
+from . import children, leftovers
 from .p2pd_command import command, environment
 from .parent import die_with
 from .tasks import end
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READY_S = 15.0
-STOP_S = 2.0
 FIRST_RETRY_S = 0.25
 LAST_RETRY_S = 15.0
 STEADY_S = 3.0
@@ -130,7 +129,7 @@ class P2pd:
         self._relays = tuple(relays)
         if self._process is not None:
             self._turned = True
-            _send(self._process, signal.SIGTERM)
+            children.send(self._process, signal.SIGTERM)
         return True
 
     def check(self) -> None:
@@ -161,7 +160,7 @@ class P2pd:
             if self._process is not None:
                 works = await self._answers(LAST_ANSWER_S) or False  # not known is not good enough here
                 if not works:
-                    _send(self._process, signal.SIGKILL)
+                    children.send(self._process, signal.SIGKILL)
         return works
 
     async def stop(self) -> None:
@@ -216,17 +215,11 @@ class P2pd:
 
     async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
         assert process.stdout is not None
-        while True:
-            try:
-                line = (await process.stdout.readline()).decode(errors="replace")
-            except ValueError:  # longer than any line worth reading
-                continue
-            if not line:
-                break
-            self._last_lines.append(line.strip())
+        async for line in children.lines(process.stdout):
+            self._last_lines.append(line)
             if line.startswith("Control socket:") and not ready.done():
                 ready.set_result(None)
-            log.debug("p2pd: %s", line.strip())
+            log.debug("p2pd: %s", line)
         code = await process.wait()
         if not ready.done():
             said = self._last_lines[-1] if self._last_lines else "nothing"
@@ -239,20 +232,18 @@ class P2pd:
 
     async def _supervise(self) -> None:
         """Restart p2pd whenever it ends; never gives up, network trouble does not end the daemon."""
-        delay = 0.0
+        pauses = children.Pauses(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             code = await self._until_ended()
-            if time.monotonic() - self._born > STEADY_S:
-                delay = 0.0
             if self._turned:
-                self._turned, delay = False, 0.0
+                self._turned, pauses = False, children.Pauses(FIRST_RETRY_S, LAST_RETRY_S)
                 log.info("p2pd starts anew, with %d relays", len(self._relays))
             else:
+                delay = pauses.take(steady=time.monotonic() - self._born > STEADY_S)
                 said = self._last_lines[-1] if self._last_lines else ""
                 log.warning("p2pd ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
                 self.restarts += 1
                 await asyncio.sleep(delay)
-                delay = min(max(2 * delay, FIRST_RETRY_S), LAST_RETRY_S)
             await self._end_process()
             try:
                 claim_port(self._config.host, self.port)
@@ -280,7 +271,7 @@ class P2pd:
                 if await self._answers(ANSWER_S) is not False or (await asyncio.wait({ended}, timeout=1.0))[0]:
                     continue
                 log.warning("p2pd (process %d) does not answer any more; ending it", process.pid)
-                _send(process, signal.SIGKILL)
+                children.send(process, signal.SIGKILL)
             return ended.result()
         finally:
             ended.cancel()
@@ -307,21 +298,10 @@ class P2pd:
         process, output = self._process, self._output
         if process is None:
             return
-        for ask in asks or (signal.SIGTERM, signal.SIGKILL):
-            _send(process, ask)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await process.wait()
-                break
+        await children.finish(process, *asks)
         if output is not None:
             output.cancel()
             await asyncio.gather(output, return_exceptions=True)
-
-
-def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, ask)  # Popen.send_signal would reap it behind asyncio's back
 
 
 def find_binary() -> Path:

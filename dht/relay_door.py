@@ -26,7 +26,7 @@ from .relay_hop import HOP, Circuits, Visitor
 from .relay_limits import Admission, End, address_key
 from .relay_mux import Mux
 from .relay_select import negotiate, write_message
-from .relay_stream import Pool, Reset, Stream
+from .relay_stream import Pool, Reset, Stream, read_exactly
 
 if TYPE_CHECKING:
     import ssl
@@ -160,7 +160,7 @@ class Wire:
 
     async def read_exactly(self, size: int) -> bytes:
         """So many bytes; raises Reset."""
-        return await _read_exactly(self, size)
+        return await read_exactly(self, size)
 
     async def write(self, data: bytes) -> None:
         """All of it; raises trio.BrokenResourceError."""
@@ -190,7 +190,7 @@ class _Exact:
         self._channel = channel
 
     async def read_exactly(self, size: int) -> bytes:
-        return await _read_exactly(self._channel, size)
+        return await read_exactly(self._channel, size)
 
     async def write(self, data: bytes) -> None:
         await self._channel.write(data)
@@ -217,16 +217,6 @@ async def _pong(stream: Stream) -> None:
             await stream.write(await stream.read_exactly(PING_BYTES))
         if idle.cancelled_caught:
             raise Reset
-
-
-async def _read_exactly(source: relay_mux.Channel | Wire, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = await source.read(size - len(data))
-        if not piece:
-            raise Reset
-        data += piece
-    return data
 
 
 def _multiaddr(address: tuple[Any, ...]) -> bytes:

@@ -7,7 +7,6 @@ ends when its input does, and the kernel kills it with us (Linux).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from protocols.errors import EnvironmentFault, MurmurError, one_line
 
-from .p2pd import FIRST_RETRY_S, LAST_RETRY_S, STEADY_S, STOP_S, die_with_parent
+from . import children
+from .p2pd import FIRST_RETRY_S, LAST_RETRY_S, STEADY_S, die_with_parent
 from .relay_limits import RelayLimits
 from .tasks import end
 
@@ -178,15 +178,13 @@ class RelayProcess:
 
     async def _supervise(self) -> None:
         """Restart the relay whenever it ends; never gives up."""
-        delay = 0.0
+        pauses = children.Pauses(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             code = await self._until_ended()
-            if time.monotonic() - self._born > STEADY_S:
-                delay = 0.0
+            delay = pauses.take(steady=time.monotonic() - self._born > STEADY_S)
             said = self._last_lines[-1] if self._last_lines else ""
             log.warning("the relay ended (exit %s); restarting in %.1f s. It last said: %s", code, delay, said)
             await asyncio.sleep(delay)
-            delay = min(max(2 * delay, FIRST_RETRY_S), LAST_RETRY_S)
             self.restarts += 1
             await self._end_process(signal.SIGKILL)
             try:
@@ -212,7 +210,7 @@ class RelayProcess:
                 return await process.wait()
             if not event:
                 log.warning("the relay (process %d) tells nothing any more; ending it", process.pid)
-                _send(process, signal.SIGKILL)
+                children.send(process, signal.SIGKILL)
             elif event["event"] == "figures":
                 known = RelayFigures.__slots__
                 self.figures = RelayFigures(**{name: value for name, value in event.items() if name in known})
@@ -226,15 +224,9 @@ class RelayProcess:
 
     async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        while True:
-            try:
-                line = (await process.stderr.readline()).decode(errors="replace")
-            except ValueError:  # longer than any line worth reading
-                continue
-            if not line:
-                return
-            self._last_lines.append(line.strip())
-            log.debug("relay: %s", line.strip())
+        async for line in children.lines(process.stderr):
+            self._last_lines.append(line)
+            log.debug("relay: %s", line)
 
     def _send_allowed(self) -> None:
         if self.pid is not None and self._process is not None and self._process.stdin is not None:
@@ -245,12 +237,7 @@ class RelayProcess:
         process, errors = self._process, self._errors
         if process is None:
             return
-        for ask in asks:
-            _send(process, ask)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await process.wait()
-                break
+        await children.finish(process, *asks)
         if process.stdin is not None:
             process.stdin.close()
         if errors is not None:
@@ -266,9 +253,3 @@ def check_installed() -> None:
 def _environment() -> dict[str, str]:
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _send(process: asyncio.subprocess.Process, ask: signal.Signals) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, ask)

@@ -32,6 +32,24 @@ class Reset(Exception):
     """The stream or its connection was cut."""
 
 
+class Source(Protocol):
+    """Where bytes come from."""
+
+    async def read(self, most: int) -> bytes:
+        """Some of them, ``most`` at most; none at the end."""
+
+
+async def read_exactly(source: Source, size: int) -> bytes:
+    """So many bytes; raises Reset when fewer come."""
+    data = b""
+    while len(data) < size:
+        piece = await source.read(size - len(data))
+        if not piece:
+            raise Reset
+        data += piece
+    return data
+
+
 class Pool:
     """Bytes that wait in all streams of a relay, and a quarter as many that windows may have grown by.
 
@@ -142,13 +160,7 @@ class Stream:
 
     async def read_exactly(self, size: int) -> bytes:
         """So many bytes; raises Reset when fewer come."""
-        data = b""
-        while len(data) < size:
-            piece = await self.read(size - len(data))
-            if not piece:
-                raise Reset
-            data += piece
-        return data
+        return await read_exactly(self, size)
 
     async def write(self, data: bytes) -> None:
         """Send all of it, as fast as the other side reads; raises Reset."""

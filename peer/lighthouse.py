@@ -35,6 +35,7 @@ from .lighthouse_report import metrics, report
 from .lock import hold
 from .logs import FILES_ONLY, start_logging
 from .paths import Home
+from .terminal import Terminal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -72,7 +73,7 @@ class Lighthouse:
     """Puts its parts together, and ends them in order."""
 
     def __init__(self, options: LighthouseOptions, home: Home) -> None:
-        self._options = options
+        self._options, self._terminal = options, Terminal(sys.stdout)
         self._entry_key = Identity.load_or_create(home.key)
         relay_key = home.root / "relay.key"
         self._relay_key = Identity.load_or_create(relay_key)
@@ -107,7 +108,7 @@ class Lighthouse:
             self._say(http.port)
             stack.push_async_callback(end, [keep_going(self._count, "connections")])
             await self.stopping.wait()
-        _print("lighthouse stopped")
+        self._terminal.line("lighthouse stopped")
         return Exit.DONE
 
     async def _open_entry(self, stack: AsyncExitStack) -> None:
@@ -157,7 +158,8 @@ class Lighthouse:
             lines += [f"  join    murmur up --join {each}" for each in self.entry_addresses()]
         lines += [f"  relay   {each}" for each in self.relay_addresses()]
         lines.append(f"  http    http://{self._options.http_host}:{http_port}/healthz and /metrics")
-        _print(*lines)
+        for line in lines:
+            self._terminal.line(line)
 
     async def _count(self) -> None:
         """Look at connections, and let the relay serve the peers of the named runs, if any are, and nobody else."""
@@ -196,8 +198,3 @@ def own_hosts(listen: str) -> tuple[str, ...]:
 
 async def _no_frames(*_: object) -> None:
     """No round's stream is ever taken."""
-
-
-def _print(*lines: str) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
