@@ -67,7 +67,7 @@ class Routes:
             addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
         await self._owner.control.dial(peer, addresses, quic_first=self.quic_first)
 
-    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
+    async def redial(self, peer: PeerId, address: str, *, within: float, punched: bool = True) -> bool:
         """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
 
         p2pd also dials what else it knows of the peer, which is no success where that leads through a relay. Meanwhile
@@ -81,10 +81,11 @@ class Routes:
             await self._owner.control.disconnect(peer)
             async with deadline(peer, within):
                 await self._owner.control.dial(peer, [address])
-            self._punched.add(peer)
+            if punched:
+                self._punched.add(peer)
             await self.look()
         except TransportError as error:
-            log.info("no hole to it: %s", error)
+            log.info("not reached without the relay: %s", error)
             return False
         finally:
             del self._held[peer]

@@ -97,7 +97,9 @@ class Network:
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
         self._restarts, self._salt = 0, secrets.token_bytes(16)
-        around = Surroundings(self._observers, self._relays, self._announce, self._stand, self._expects)
+        around = Surroundings(
+            self._observers, self._relays, self._announce, self._stand, self._expects, self._addresses
+        )
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
         self._roles: tuple[str, ...] = ("contributor",)
@@ -257,6 +259,10 @@ class Network:
 
     def _expects(self) -> bool:
         return bool(self._directory.seeds() or self._members() - {self._own})
+
+    def _addresses(self, peer: PeerId) -> tuple[str, ...]:
+        record = self._records.get(peer)
+        return record.addresses if record is not None else ()
 
     def _stand(self, direct: bool) -> None:
         if self._session is not None:

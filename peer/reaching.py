@@ -49,7 +49,9 @@ SETTLE_S = 3.0
 HOLES = 8
 """Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
-"""First and longest pause before a hole to a peer is tried again."""
+"""First and longest pause before it is tried again to reach a peer without a relay."""
+REDIAL_S = 5.0
+"""For a peer that can be dialled, as it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Surroundings:
     """Whether others can dial this peer has changed."""
     expects: Callable[[], bool]
     """Whether anybody else should be there."""
+    addresses: Callable[[PeerId], tuple[str, ...]]
+    """Where a peer says that it can be reached."""
 
 
 @dataclass
@@ -135,7 +139,7 @@ class Reaching:
                 self.plan = replace(self.plan, ask=plan(self._view()).ask)
                 await self._ask()
                 self._follow(plan(self._view()))
-                await self._punch()
+                await self._leave_relays()
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -239,26 +243,36 @@ class Reaching:
             self._failed, self._reserved_at = failed, now
             self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
-    async def _punch(self) -> None:
-        """Try one hole to each relayed peer whose id is larger, now and then."""
-        if not self._udp_end():
-            return
-        now = time.monotonic()
-        relayed = [
-            peer for peer, way in self.transport.routes.ways().items() if way.kind == "relayed" and peer > self.own
-        ]
-        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in self.transport.routes.ways()}
+    async def _leave_relays(self) -> None:
+        """Now and then try to reach each relayed peer in another way."""
+        now, ways = time.monotonic(), self.transport.routes.ways()
+        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in ways}
+        relayed = [peer for peer, way in ways.items() if way.kind == "relayed" and self._begins(peer)]
         due = [peer for peer in relayed if self._holes.setdefault(peer, _Hole()).due <= now]
         due.sort(key=lambda peer: self._holes[peer].due)
-        await asyncio.gather(*(self._punch_one(peer, self._holes[peer]) for peer in due[:HOLES]))
+        await asyncio.gather(*(self._leave_relay(peer, self._holes[peer]) for peer in due[:HOLES]))
 
-    async def _punch_one(self, peer: PeerId, hole: _Hole) -> None:
+    def _begins(self, peer: PeerId) -> bool:
+        """Of two peers one begins: whoever cannot be dialled where the other can, else the one with the smaller id."""
+        if self._dialled_at(peer):
+            return not self.plan.direct or peer > self.own
+        return bool(self._udp_end()) and not self.plan.direct and peer > self.own
+
+    async def _leave_relay(self, peer: PeerId, hole: _Hole) -> None:
         hole.due, hole.pause = time.monotonic() + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
+        hole.tries += 1
         try:
-            hole.tries += 1
-            await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
+            if address := self._dialled_at(peer):
+                worked = await self.transport.routes.redial(peer, address, within=REDIAL_S, punched=False)
+                log.info("%s is %s without a relay", short(peer), "reached" if worked else "not reached")
+            else:
+                await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
         except MurmurError as error:
             log.info("no hole to %s: %s", short(peer), error)
+
+    def _dialled_at(self, peer: PeerId) -> str:
+        """Where it can be dialled by its own word; "" where it names relays alone."""
+        return next((each for each in self.around.addresses(peer) if "/p2p-circuit" not in each), "")
 
     def _udp_end(self) -> str:
         """Where observers out in the world see this peer's UDP socket; "" where none does."""

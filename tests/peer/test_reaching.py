@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OWN, LAN, FAR = PeerId("m-own"), PeerId("a-lan"), PeerId("b-far")
 PORT = 4001
 HOME = f"/ip4/192.168.1.7/tcp/{PORT}"
+TCP_END = "/ip4/8.8.8.8/tcp/50000"
 UDP_END = "/ip4/8.8.8.8/udp/50000/quic-v1"
 LAN_END = f"/ip4/192.168.1.7/udp/{PORT}/quic-v1"
 RELAY = "/ip4/9.9.9.9/tcp/4002/p2p/relay"
@@ -49,6 +50,8 @@ class Bench:
         self.stood: list[bool] = []
         self.published: list[tuple[str, ...]] = []
         self.warned: list[str] = []
+        self.records: dict[PeerId, tuple[str, ...]] = {}
+        self.redialled: list[tuple[PeerId, str, bool]] = []
         monkeypatch.setattr(reach, "ask", self.ask)
         around = Surroundings(
             lambda: [LAN, FAR],
@@ -56,6 +59,7 @@ class Bench:
             lambda: self.published.append(self.reaching.addresses),
             self.stood.append,
             lambda: True,
+            lambda peer: self.records.get(peer, ()),
         )
         self.reaching = Reaching(
             OWN,
@@ -78,6 +82,12 @@ class Bench:
     async def listening(self) -> tuple[str, ...]:
         """p2pd's own addresses."""
         return self.listen
+
+    async def redial(self, peer: PeerId, address: str, *, within: float, punched: bool) -> bool:
+        """In vain."""
+        assert within > 0
+        self.redialled.append((peer, address, punched))
+        return False
 
     async def count_connections(self) -> None:
         """Nothing to count."""
@@ -209,3 +219,25 @@ def test_whoever_meets_nobody_is_warned_once(bench: Bench, monkeypatch: pytest.M
     bench.turn()
     bench.turn()
     assert bench.reaching.plan.rung == "none" and bench.warned == ["reach"]
+
+
+def test_who_cannot_be_dialled_dials_whom_a_relay_connected_it_with_though_it_can_be(bench: Bench) -> None:
+    """Before, a public peer that came first through a relay stayed relayed, and was asked for holes for ever."""
+    smaller, larger, hidden = PeerId("c-smaller"), PeerId("z-larger"), PeerId("zz-hidden")
+    open_at = f"/ip4/8.8.4.4/tcp/{PORT}/p2p/z"
+    bench.connected |= dict.fromkeys((smaller, larger, hidden), Connection("relayed", "tcp", RELAY))
+    bench.records = dict.fromkeys((smaller, larger), (f"{RELAY}/p2p-circuit/p2p/z", open_at))
+    bench.records[hidden] = (f"{RELAY}/p2p-circuit/p2p/zz",)
+    bench.replies[FAR] = (TCP_END, SILENT)
+    bench.turn()
+    bench.turn()
+    assert sorted(bench.redialled) == [(smaller, open_at, False), (larger, open_at, False)], "once, then after a pause"
+    bench.redialled.clear()
+    bench.replies[FAR] = (UDP_END, PROVEN)
+    bench.reaching._holes.clear()
+    bench.reaching._observers.clear()
+    bench.turn()
+    bench.reaching._holes.clear()
+    bench.redialled.clear()
+    bench.turn()
+    assert bench.reaching.plan.direct and bench.redialled == [(larger, open_at, False)], "of two, the smaller id begins"
