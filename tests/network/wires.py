@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
 RUN_S = 30.0
+CARRIER_S = 5.0
 INTERNET, INTERNET6 = "11.22.33", "2a0b:a0a0"
 _GATEWAY, _GATEWAY6, _CUSTOMER6 = f"{INTERNET}.1", "fe80::1", "fe80::2"
 _FIRST, _LAST = 10, 254
@@ -83,6 +84,13 @@ class Host:
     def configure(self, *lines: str) -> None:
         """Commands of ``ip``, one a line."""
         configure(self.namespace, *lines)
+
+    def carries(self, card: str) -> None:
+        """Wait until the kernel sends by this interface: it drops everything for a moment after its link is back."""
+        deadline = time.monotonic() + CARRIER_S
+        while json.loads(call("ip", "-n", self.namespace, "-j", "link", "show", "dev", card))[0]["operstate"] != "UP":
+            assert time.monotonic() < deadline, f"{card} of {self.namespace} has no carrier"
+            time.sleep(0.01)
 
     def forward(self, ruleset: str = "") -> None:
         """Make it a router with these nftables rules."""
@@ -169,6 +177,8 @@ class Line:
             *([f"route replace {self.address}/32 dev {self._port}"] if self._ipv4 else []),
             *self._routes6,
         )
+        for host, card in ((self._internet, self._port), (self.host, self._card)):
+            host.carries(card)
 
 
 class Lan:
