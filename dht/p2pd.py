@@ -71,9 +71,8 @@ class P2pdConfig:
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
     """IPv4 address to listen on."""
-    quic: bool = True
-    """Listen for QUIC too, for it is what punches holes. Given both, go-libp2p prefers it, which halves the throughput
-    and hides a peer's sudden death for half a minute (TCP: milliseconds); so ``Control.dial`` tries TCP first."""
+    quic: bool = False
+    """Listen for QUIC too, even without relays to reserve at: observers of peers that punch holes do."""
 
 
 class P2pd:

@@ -12,7 +12,7 @@ from .connections import Connection, quic_of, ways
 from .control import Control, deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from protocols.ids import PeerId
 
@@ -42,8 +42,8 @@ class Routes:
         self._ways: dict[PeerId, Connection] = {}
         self._punched: set[PeerId] = set()
         self._held: dict[PeerId, asyncio.Event] = {}
-        self.quic_first = False
-        """Dial by QUIC where both are offered: observers then see the UDP end that holes are punched with."""
+        self.by_quic: Container[PeerId] = ()
+        """Peers to be dialled over QUIC first: they then see the UDP end that holes are punched with."""
 
     def ways(self) -> dict[PeerId, Connection]:
         """How each peer is connected, as of the last ``look``."""
@@ -63,9 +63,10 @@ class Routes:
 
     async def dial(self, peer: PeerId, addresses: Sequence[str]) -> None:
         """Let p2pd reach ``peer`` at these multiaddrs; raises TransportError."""
-        if self.quic_first:
+        quic_first = peer in self.by_quic
+        if quic_first:
             addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
-        await self._owner.control.dial(peer, addresses, quic_first=self.quic_first)
+        await self._owner.control.dial(peer, addresses, quic_first=quic_first)
 
     async def redial(self, peer: PeerId, address: str, *, within: float, punched: bool = True) -> bool:
         """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.

@@ -32,7 +32,11 @@ def add(commands: Commands) -> None:
         metavar="HOST",
         help="how others reach this machine: an IP address or a name; left out: its own addresses; may be repeated",
     )
-    flag("--relay-only", action="store_true", help="relay alone, be no entry")
+    flag(
+        "--relay-only",
+        action="store_true",
+        help="relay alone, be no entry; only an entry sees the ends between which holes are punched",
+    )
     flag(
         "--run",
         type=_run,

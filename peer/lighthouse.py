@@ -77,7 +77,8 @@ class Lighthouse:
         self._entry_key = Identity.load_or_create(home.key)
         relay_key = home.root / "relay.key"
         self._relay_key = Identity.load_or_create(relay_key)
-        self._p2pd = P2pd(P2pdConfig(home.root, home.key, options.p2p_port, options.listen), self._restarted)
+        daemon = P2pdConfig(home.root, home.key, options.p2p_port, options.listen, quic=True)
+        self._p2pd = P2pd(daemon, self._restarted)
         config = TransportConfig(NO_RUN, f"murmuration {version('murmuration')}", any_run=True)
         self._transport = StreamTransport(config, _no_frames)
         self._entry = EntryNode(self._transport, version("murmuration"), named=options.runs)

@@ -98,7 +98,13 @@ class Network:
         self._helpers: dict[PeerId, PeerRecord] = {}
         self._restarts, self._salt = 0, secrets.token_bytes(16)
         around = Surroundings(
-            self._observers, self._relays, self._announce, self._stand, self._expects, self._addresses
+            self._observers,
+            self._relays,
+            self._announce,
+            self._stand,
+            self._expects,
+            self._addresses,
+            self._lighthouses,
         )
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
@@ -256,6 +262,9 @@ class Network:
         each = ((peer, record) for peer, record in self._helpers.items() if "relay" in record.roles)
         relays = {peer: found for peer, record in each if (found := relay_address(record.addresses, peer))}
         return drawn(relays, self._salt, {host_of(seed.address) for seed in self.seeds() if seed.state == "ok"})
+
+    def _lighthouses(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer, record in self._helpers.items() if "lighthouse" in record.roles)
 
     def _expects(self) -> bool:
         return bool(self._directory.seeds() or self._members() - {self._own})

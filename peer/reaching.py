@@ -70,6 +70,8 @@ class Surroundings:
     """Whether anybody else should be there."""
     addresses: Callable[[PeerId], tuple[str, ...]]
     """Where a peer says that it can be reached."""
+    lighthouses: Callable[[], frozenset[PeerId]]
+    """Entries that listen for QUIC too."""
 
 
 @dataclass
@@ -209,7 +211,7 @@ class Reaching:
             self.around.publish()
         if self.stands != stood:
             self.around.stand(self.stands)
-        self.transport.routes.quic_first = bool(new.relays)
+        self.transport.routes.by_quic = self.around.lighthouses() if new.relays else ()
         if not new.relays:
             return
         now = time.monotonic()

@@ -47,13 +47,15 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def _open_node(
+async def _open_node(  # noqa: PLR0913 - each is for some tests
     home: Path,
     number: int,
     run: bytes = RUN,
     timing: Timing = QUICK,
     admits: Callable[[PeerId], bool] = lambda _: True,
     members: Callable[[], frozenset[PeerId]] = frozenset,
+    *,
+    quic: bool = False,
 ) -> AsyncIterator[Node]:
     identity = Identity.from_seed(bytes([number]) * 32)
     home = home / str(number)
@@ -78,7 +80,7 @@ async def _open_node(
         admits=admits,
         members=members,
     )
-    p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1"), on_restart)
+    p2pd = P2pd(P2pdConfig(home, home / "key", host="127.0.0.1", quic=quic), on_restart)
     node = Node(identity, p2pd, transport)
     async with p2pd:
         await transport.start(p2pd.control)

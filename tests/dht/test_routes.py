@@ -41,8 +41,8 @@ async def look(node: Any, peer: Any) -> tuple[str, str] | None:
 
 def test_a_way_is_known_from_a_look_and_gone_with_its_connection(open_node: OpenNode) -> None:
     async def scenario() -> None:
-        async with open_node(1) as one:
-            async with open_node(2) as two:
+        async with open_node(1, quic=True) as one:
+            async with open_node(2, quic=True) as two:
                 peer = two.transport.peer
                 assert await look(one, peer) is None
                 await one.transport.connect(peer, [at(two, "tcp"), at(two, "udp")])
@@ -57,8 +57,8 @@ def test_a_way_is_known_from_a_look_and_gone_with_its_connection(open_node: Open
 
 def test_quic_comes_first_where_holes_are_punched(open_node: OpenNode) -> None:
     async def scenario() -> None:
-        async with open_node(1) as one, open_node(2) as two:
-            one.transport.routes.quic_first = True
+        async with open_node(1, quic=True) as one, open_node(2, quic=True) as two:
+            one.transport.routes.by_quic = {two.transport.peer}
             await one.transport.connect(two.transport.peer, [at(two, "tcp")])
             assert await look(one, two.transport.peer) == ("direct", "quic")
 
@@ -67,7 +67,7 @@ def test_quic_comes_first_where_holes_are_punched(open_node: OpenNode) -> None:
 
 def test_streams_go_on_over_the_connection_that_was_dialled_instead(open_node: OpenNode) -> None:
     async def scenario() -> None:
-        async with open_node(1) as one, open_node(2) as two:
+        async with open_node(1, quic=True) as one, open_node(2, quic=True) as two:
             peer = two.transport.peer
             await one.transport.connect(peer, [at(two, "tcp")])
             assert await one.transport.routes.redial(peer, at(two, "udp"), within=5)
@@ -81,7 +81,7 @@ def test_streams_go_on_over_the_connection_that_was_dialled_instead(open_node: O
 
 def test_a_dial_without_an_answer_ends_and_the_old_addresses_serve_again(open_node: OpenNode) -> None:
     async def scenario() -> None:
-        async with open_node(1) as one, open_node(2) as two:
+        async with open_node(1, quic=True) as one, open_node(2, quic=True) as two:
             peer = two.transport.peer
             await one.transport.connect(peer, [at(two, "tcp")])
             frozen = psutil.Process(two.p2pd.pid)

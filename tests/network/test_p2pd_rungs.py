@@ -90,7 +90,7 @@ async def started(host: Online, home: Path) -> AsyncIterator[Node]:
     home.mkdir()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="p") as folder:  # a socket's path is short
         control = f"/unix{folder}/p2pd.sock"
-        flags = command(find_binary(), P2pdConfig(home, key=None), control=control, port=PORT, relays=())
+        flags = command(find_binary(), P2pdConfig(home, key=None, quic=True), control=control, port=PORT, relays=())
         process = host.popen(flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | environment(2))
         while not next_line(process.stdout).startswith("Control socket:"):
             pass

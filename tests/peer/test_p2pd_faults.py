@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from dht.connections import ways
 from dht.p2pd import PROBE_S
 from peer import status
 from peer.identity import Identity
@@ -155,6 +156,12 @@ async def broken_and_back(peers: list[Peer], victim: Peer, within: float) -> flo
     return took
 
 
+async def transports(peers: list[Peer]) -> set[str]:
+    """What the connections of all of them run over."""
+    ends = [await each.network.transport.control.connected(each.peer) for each in peers]
+    return {connection.transport for each in ends for end in each for connection in ways([end], ()).values()}
+
+
 async def said(sender: Peer, to: Peer, text: bytes) -> None:
     """A frame gets there."""
     sender.outbox.post(to.peer, "statement", [text])
@@ -173,6 +180,7 @@ def test_p2pd_killed_again_and_again_has_its_streams_back_within_5_s(tmp_path: P
                 assert took < 5
                 await said(victim, peers[1], b"from %d" % number)
                 await said(peers[1], victim, b"to %d" % number)
+                assert await transports(peers) == {"tcp"}, "of a connection over QUIC a death is noticed late"
             assert peers[3].network._p2pd.restarts == 3
 
     asyncio.run(scenario())

@@ -18,7 +18,7 @@ from protocols.ids import PeerId
 from protocols.reach import BUSY, PROVEN, SILENT, AskReach, Outcome, ReachReply, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from dht.p2pd import P2pd
     from dht.transport import StreamTransport
@@ -40,7 +40,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.port = PORT
         self.relays: tuple[str, ...] = ()
-        self.quic_first = False
+        self.by_quic: Container[PeerId] = ()
         self.listen: tuple[str, ...] = (HOME,)
         self.known: tuple[str, ...] = ()
         self.connected = {peer: Connection("direct", "quic", UDP_END) for peer in (LAN, FAR)}
@@ -60,6 +60,7 @@ class Bench:
             self.stood.append,
             lambda: True,
             lambda peer: self.records.get(peer, ()),
+            lambda: frozenset({FAR}),
         )
         self.reaching = Reaching(
             OWN,
@@ -153,14 +154,14 @@ def test_behind_a_nat_it_says_that_it_cannot_be_dialled_and_later_that_it_can(be
     bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY,)
     bench.turn()
     assert bench.reaching.plan.rung == "none" and bench.stood == [False] and not bench.reaching.stands
-    assert bench.relays == (RELAY,) and bench.quic_first
+    assert bench.relays == (RELAY,) and FAR in bench.by_quic and LAN not in bench.by_quic
     bench.listen = (HOME, f"{RELAY}/p2p-circuit")
     bench.turn()
     assert bench.published == [(f"{RELAY}/p2p-circuit/p2p/{OWN}",)] and bench.stood == [False]
     bench.replies[FAR] = (UDP_END, PROVEN)
     bench.listen = (f"/ip4/192.168.1.8/tcp/{PORT}", f"{RELAY}/p2p-circuit")  # another network: all are asked anew
     bench.turn()
-    assert bench.stood == [False, True] and not bench.quic_first
+    assert bench.stood == [False, True] and FAR not in bench.by_quic
 
 
 def test_a_busy_observer_changes_nothing_that_it_has_told(bench: Bench) -> None:

@@ -24,7 +24,7 @@ def p2pd(tmp_path: Path) -> P2pd:
 
 def _reaching(p2pd: P2pd) -> Reaching:
     nothing: Any = None
-    around = Surroundings(list, lambda: RELAYS, lambda: None, lambda _: None, lambda: False, lambda _: ())
+    around = Surroundings(list, lambda: RELAYS, lambda: None, lambda _: None, lambda: False, lambda _: (), frozenset)
     return Reaching(PeerId("me"), p2pd, nothing, nothing, around, confined=False)
 
 
