@@ -7,12 +7,13 @@ needs one. Measured between two port-preserving NATs: 5 to 10 ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
 
 from protocols.errors import MurmurError, RemoteError, TransportError
-from protocols.punch import Punch
+from protocols.punch import AFTER_MS, Punch
 
 from .control import deadline
 from .limits import PUNCHES, PUNCHES_ALL, Bucket, Buckets
@@ -32,8 +33,13 @@ PROTOCOL = "/murmur/1/punch"
 AGREE_S = 5.0
 """For the words before it."""
 LEAD_S = 0.05
-DIAL_S = 2.0
-"""For the dial: it succeeds within 0.3 s or not at all."""
+"""Between the two dials."""
+FIRST_S = 0.25
+"""The same where one side has asked to be first."""
+DROP_S = 0.5
+"""For the other side to drop the connection after the signal, beside the way there and back."""
+DIAL_S, DIAL_MOST_S = 0.8, 2.0
+"""For the dial: in the lab it succeeds within 0.3 s or not at all. Three round trips through the relay are added."""
 
 
 class Puncher:
@@ -45,10 +51,15 @@ class Puncher:
         end_of: Callable[[], str],
         *,
         done: Callable[[PeerId, bool], None],
+        first: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``end_of`` gives this peer's UDP end as observers see it, or ""; ``done`` hears of each outcome."""
+        """``end_of`` gives this peer's UDP end as observers see it, or ""; ``done`` hears of each outcome.
+
+        ``first``: whether this side has to dial before the other does, as one in a container has.
+        """
         self._transport, self._end_of, self._done, self._clock = transport, end_of, done, clock
+        self._first = first
         self._asked: Buckets[PeerId] = Buckets(PUNCHES)
         self._asked_in_all = Bucket(PUNCHES_ALL, clock())
         self._under_way: dict[PeerId, asyncio.Task[bool]] = {}
@@ -65,7 +76,8 @@ class Puncher:
         """Agree with a peer to which a relayed connection exists, and dial; whether it worked.
 
         ``lead``: this side dials ``LEAD_S`` before the other, else after it. A container's host answers a packet that
-        comes before its own has gone out with a refusal, and gives it another port then: so each side leads by turns.
+        comes before its own has gone out with a refusal, and gives it another port then: so a side that knows of one
+        tells that it has to be first, by ``FIRST_S``, and where none or both do each leads by turns.
 
         Raises TransportError and RemoteError when no agreement comes about.
         """
@@ -76,25 +88,31 @@ class Puncher:
             raise TransportError(peer, "is being dialled already")
         async with deadline(peer, AGREE_S), self._transport.call(peer, PROTOCOL) as stream:
             began = self._clock()
-            await stream.send("punch", [Punch(own).encode()])
+            offer = self._offer(own)
+            await stream.send("punch", [offer.encode()])
             theirs = await _offer(stream)
-            there = (self._clock() - began) / 2
+            trip = self._clock() - began
             if not theirs.address:
                 raise TransportError(peer, "has no UDP")
-            await stream.send("punch", [Punch(after_ms=round(LEAD_S * 1000) if lead else 0).encode()])
-            await asyncio.sleep(there + (0.0 if lead else LEAD_S))  # the signal takes so long
-        return await self._begin(peer, theirs.address)
+            ours_s, theirs_s = turns(offer.after_ms / 1000, theirs.after_ms / 1000, lead=lead, trip=trip)
+            await stream.send("punch", [Punch(after_ms=min(AFTER_MS, round(theirs_s * 1000))).encode()])
+            await _dropped(stream, DROP_S + 2 * trip)
+        return await self._begin(peer, theirs.address, after=ours_s, trip=trip)
 
     async def _serve(self, stream: FrameStream) -> None:
         peer = stream.peer
         async with deadline(peer, AGREE_S):
             theirs = await _offer(stream)
-            own = self._end_of() if self._may_ask(stream) else ""
-            await stream.send("punch", [Punch(own if theirs.address else "").encode()])
-            if own and theirs.address:
+            own = self._end_of()
+            own = own if own and theirs.address and self._may_ask(stream) else ""
+            began = self._clock()
+            await stream.send("punch", [self._offer(own).encode()])
+            if own:
                 signal = await _offer(stream)
-                await asyncio.sleep(signal.after_ms / 1000)
-                self._begin(peer, theirs.address)
+                self._begin(peer, theirs.address, after=signal.after_ms / 1000, trip=self._clock() - began)
+
+    def _offer(self, own: str) -> Punch:
+        return Punch(own, round(FIRST_S * 1000) if own and self._first() else 0)
 
     def _may_ask(self, stream: FrameStream) -> bool:
         """Only who comes through a relay has need of it, and strangers cannot make us write to others often."""
@@ -106,26 +124,49 @@ class Puncher:
             and self._asked_in_all.take(now)
         )
 
-    def _begin(self, peer: PeerId, address: str) -> asyncio.Task[bool]:
+    def _begin(self, peer: PeerId, address: str, *, after: float, trip: float) -> asyncio.Task[bool]:
         """In a task of its own: the stream over which it was agreed ends with the connection.
 
         One at a time with a peer, which may ask for another while we ask it.
         """
         if (task := self._under_way.get(peer)) is not None:
             return task
-        task = asyncio.create_task(self._dial(peer, address), name=f"punch {peer}")
+        task = asyncio.create_task(self._dial(peer, address, after, trip), name=f"punch {peer}")
         self._under_way[peer] = task
         task.add_done_callback(lambda _: self._under_way.pop(peer, None))
         return task
 
-    async def _dial(self, peer: PeerId, address: str) -> bool:
-        worked = False
+    async def _dial(self, peer: PeerId, address: str, after: float, trip: float) -> bool:
+        worked, within = False, min(DIAL_S + 3 * trip, DIAL_MOST_S)
         try:
-            worked = await self._transport.routes.redial(peer, f"{address}/p2p/{peer}", within=DIAL_S)
+            routes = self._transport.routes
+            worked = await routes.redial(peer, f"{address}/p2p/{peer}", within=within, after=after)
         except MurmurError as error:
             log.info("no hole to %s: %s", peer, error)
         self._done(peer, worked)
         return worked
+
+
+def turns(ours: float, theirs: float, *, lead: bool, trip: float) -> tuple[float, float]:
+    """How long the caller and the called wait between the drop and their dial, seconds.
+
+    ``ours``, ``theirs``: by how much each has to be first; 0: it need not. The called drops the connection when the
+    signal comes and the caller when it sees that, half a ``trip`` later.
+    """
+    if bool(ours) != bool(theirs):
+        lead = bool(ours)
+    by = max(ours, theirs) if bool(ours) != bool(theirs) else LEAD_S
+    return (0.0, by + trip / 2) if lead else (by, 0.0)
+
+
+async def _dropped(stream: FrameStream, within: float) -> None:
+    """Wait until the other side has heard the signal: it drops the connection, and with it this stream.
+
+    Whoever dropped it first would take the signal away before it has arrived.
+    """
+    with contextlib.suppress(MurmurError, TimeoutError):
+        async with asyncio.timeout(within):
+            await stream.receive()
 
 
 async def _offer(stream: FrameStream) -> Punch:

@@ -68,31 +68,48 @@ class Routes:
             addresses = [*addresses, *(quic for each in addresses if (quic := quic_of(each)))]
         await self._owner.control.dial(peer, addresses, quic_first=quic_first)
 
-    async def redial(self, peer: PeerId, address: str, *, within: float, punched: bool = True) -> bool:
-        """Drop every connection with ``peer`` and dial this address instead; whether it is reached in so many seconds.
+    async def redial(
+        self, peer: PeerId, address: str, *, within: float, punched: bool = True, after: float = 0.0
+    ) -> bool:
+        """Drop a relayed connection with ``peer`` and dial this address, ``after`` s later; whether it is reached in time.
 
-        p2pd also dials what else it knows of the peer, which is no success where that leads through a relay. Meanwhile
-        no link brings the old connection back; afterwards they all open their streams anew. Raises TransportError
-        while another call of it is under way with this peer.
+        p2pd also dials what else it knows of the peer, which is no success where that leads through a relay. Whether
+        this side's dial opened the connection or the other's makes no difference. Meanwhile no link brings the old
+        connection back; afterwards they all open their streams anew. Raises TransportError while another call of it is
+        under way with this peer.
         """
         if peer in self._held:
             raise TransportError(peer, "is being dialled already")
         held = self._held[peer] = asyncio.Event()
         try:
-            await self._owner.control.disconnect(peer)
-            async with deadline(peer, within):
-                await self._owner.control.dial(peer, [address])
+            if not (punched and await self._reached(peer, "quic")):  # the other's dial may have come in already
+                await self._owner.control.disconnect(peer)
+                await asyncio.sleep(after)
+                await self._dial_only(peer, address, within)
             if punched:
                 self._punched.add(peer)
-            await self.look()
+            if await self._reached(peer):
+                return True
+            self._punched.discard(peer)
         except TransportError as error:
             log.info("not reached without the relay: %s", error)
-            return False
         finally:
             del self._held[peer]
             held.set()
             self._owner.hurry(peer)
-        return peer in self._ways and self._ways[peer].kind != "relayed"
+        return False
+
+    async def _dial_only(self, peer: PeerId, address: str, within: float) -> None:
+        try:
+            async with deadline(peer, within):
+                await self._owner.control.dial(peer, [address])
+        except TransportError as error:
+            log.info("not dialled without the relay: %s", error)
+
+    async def _reached(self, peer: PeerId, transport: str = "") -> bool:
+        await self.look()
+        way = self._ways.get(peer)
+        return way is not None and way.kind != "relayed" and transport in way.transport
 
     async def free(self, peer: PeerId) -> None:
         """Returns when no hole to ``peer`` is being punched; that takes a few seconds at most."""

@@ -85,6 +85,12 @@ def in_container(root: Path = Path("/")) -> bool:
         return False
 
 
+def is_contained() -> bool:
+    """Whether a container's bridge may stand before this process, whose host refuses what nobody has asked for."""
+    own = own_addresses()
+    return in_container() or any(each.address in DOCKER and not _BRIDGES.match(each.interface) for each in own)
+
+
 def of_kind(addresses: Iterable[Own], *kinds: Kind, version: int | None = None) -> list[Own]:
     """Those of these kinds; ``version`` 4 or 6 only."""
     return [each for each in addresses if each.kind in kinds and version in (None, each.address.version)]

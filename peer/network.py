@@ -228,6 +228,7 @@ class Network:
 
     def _on_neighbours(self, neighbours: frozenset[PeerId]) -> None:
         self._neighbours_changed.set()
+        self._reaching.wake()
         if self._session is not None:
             self._session.on_neighbours(neighbours)
 
@@ -340,6 +341,7 @@ class Network:
         answering = frozenset(seed.address for seed in seeds if seed.state == "ok")
         if answering - self._answering:
             self._neighbours_changed.set()  # it may know others
+            self._reaching.wake()
         self._answering = answering
         offsets = [seed.offset_s for seed in seeds if seed.offset_s is not None]
         if offsets:

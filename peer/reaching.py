@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -17,14 +17,16 @@ from dht.addresses import best_addresses
 from dht.punch import Puncher
 from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
 from dht.relay_choice import candidates
+from dht.tasks import end
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
 
 from . import status as st
+from .doctor_interfaces import is_contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from dht.p2pd import P2pd
     from dht.transport import StreamTransport
@@ -35,8 +37,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
-"""Between two looks at addresses and connections."""
+LOOK_S, SOON_S, BREATH_S = 2.0, 0.5, 0.2
+"""Between two looks at addresses and connections; the same while a reservation is due; the least."""
+RESERVED_S = 10.0
+"""For so long one is due."""
+MISSED_S = 10.0
+"""So long an observer's word holds that is not connected: p2pd drops all when it begins to reserve."""
 ASK_EVERY_S = 60.0
 """Between two questions to one observer while nothing changes."""
 ASK_AGAIN_S = 5.0
@@ -50,6 +56,8 @@ HOLES = 8
 """Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
 """First and longest pause before it is tried again to reach a peer without a relay."""
+UNREADY = 0.2
+"""Part of that pause after which a peer is asked again that was not ready: it has cost no connection."""
 REDIAL_S = 5.0
 """For a peer that can be dialled, as it says."""
 
@@ -80,6 +88,9 @@ class _Observer:
 
     due: float = 0.0
     reply: ReachReply | None = None
+    end: str = ""
+    """Where it sees this peer, known before the reply; "" after a change."""
+    met: float = 0.0
 
 
 @dataclass
@@ -89,6 +100,7 @@ class _Hole:
     due: float = 0.0
     pause: float = PUNCH_RETRY_S[0]
     tries: int = 0
+    """Dials that both sides agreed upon."""
 
 
 @dataclass
@@ -110,9 +122,11 @@ class Reaching:
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
         self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
-        self._relays_since, self._lonely_since = 0.0, time.monotonic()
+        self._relays_since = self._lonely_since = time.monotonic()
         self._server = reach.ReachServer()
-        self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
+        self._puncher = Puncher(self.transport, self._udp_end, done=self._punched, first=is_contained)
+        self._woken = asyncio.Event()
+        self._busy: dict[tuple[str, PeerId], asyncio.Task[None]] = {}
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -130,19 +144,43 @@ class Reaching:
         await self._puncher.start()
 
     async def close(self) -> None:
-        """End the holes under way."""
+        """End questions and holes under way."""
+        await end(list(self._busy.values()))
         await self._puncher.close()
+
+    def wake(self) -> None:
+        """Look again soon: something has changed."""
+        self._woken.set()
 
     async def run(self) -> None:
         """Look, ask, act, for ever."""
         while True:
+            self._woken.clear()
             with contextlib.suppress(MurmurError):  # p2pd is being restarted
                 await self._look()
                 self.plan = replace(self.plan, ask=plan(self._view()).ask)
-                await self._ask()
+                self._ask()
                 self._follow(plan(self._view()))
-                await self._leave_relays()
-            await asyncio.sleep(LOOK_S)
+                self._leave_relays()
+            await asyncio.sleep(BREATH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SOON_S if self._is_reserving() else LOOK_S):
+                    await self._woken.wait()
+
+    def _is_reserving(self) -> bool:
+        is_new = time.monotonic() - self._reserved_at < RESERVED_S
+        return is_new and not any("/p2p-circuit" in each for each in self._listen)
+
+    def _do(self, what: str, peer: PeerId, work: Coroutine[Any, Any, None]) -> None:
+        """Beside the looks, which a peer that does not answer shall not hold up; then there is one more."""
+        task = self._busy[what, peer] = asyncio.create_task(work, name=f"{what} {peer}")
+        task.add_done_callback(lambda task: self._done(what, peer, task))
+
+    def _done(self, what: str, peer: PeerId, task: asyncio.Task[None]) -> None:
+        del self._busy[what, peer]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("to %s %s failed", what, short(peer), exc_info=error)
+        self.wake()
 
     async def _look(self) -> None:
         await self.transport.count_connections()
@@ -154,21 +192,30 @@ class Reaching:
         )
         if interfaces != self._interfaces or _fixed(listen) != _fixed(self._listen):
             for observer in self._observers.values():
-                observer.due = 0.0
+                observer.due, observer.end = 0.0, ""
         self._listen, self._interfaces = listen, interfaces
+        if not self.around.relays():
+            self._relays_since = time.monotonic()
 
-    async def _ask(self) -> None:
+    def _ask(self) -> None:
         known = self.around.observers()
         direct = [peer for peer, way in self.transport.routes.ways().items() if way.kind == "direct"]
         chosen = [peer for peer in known if peer in direct][:OBSERVERS]
-        self._observers = {peer: self._observers.get(peer, _Observer()) for peer in chosen}
-        now = time.monotonic()
-        due = [peer for peer in chosen if self._observers[peer].due <= now]
-        await asyncio.gather(*(self._ask_one(peer, self._observers[peer]) for peer in due))
+        now, missed = time.monotonic(), self._observers
+        self._observers = {peer: missed.pop(peer, _Observer()) for peer in chosen}
+        for peer, observer in self._observers.items():
+            observer.met = now
+            if observer.due <= now and ("ask", peer) not in self._busy:
+                self._do("ask", peer, self._ask_one(peer, observer))
+        self._observers |= {peer: each for peer, each in missed.items() if now - each.met < MISSED_S}
 
     async def _ask_one(self, peer: PeerId, observer: _Observer) -> None:
         try:
+            if self.p2pd.relays and not observer.end:  # what is dialled back in vain takes seconds
+                observer.end = (await reach.ask(self.transport, peer)).observed
+                self.wake()
             reply = await reach.ask(self.transport, peer, self.plan.ask)
+            observer.end = reply.observed
             is_busy = any(each.found == BUSY for each in reply.outcomes)
             observer.due = time.monotonic() + (ASK_AGAIN_S if is_busy else ASK_EVERY_S)
             if observer.reply is None or not is_busy:
@@ -182,7 +229,7 @@ class Reaching:
         found: dict[str, dict[str, str]] = {}
         for peer, observer in self._observers.items():
             if observer.reply is not None:
-                seen[peer] = observer.reply.observed
+                seen[peer] = observer.end or observer.reply.observed
                 for outcome in observer.reply.outcomes:
                     if outcome.found != BUSY:
                         found.setdefault(outcome.address, {})[peer] = outcome.found
@@ -211,13 +258,10 @@ class Reaching:
             self.around.publish()
         if self.stands != stood:
             self.around.stand(self.stands)
-        self.transport.routes.by_quic = self.around.lighthouses() if new.relays else ()
-        if not new.relays:
-            return
+        reserves = new.relays or (self.p2pd.relays and not new.direct)
+        self.transport.routes.by_quic = self.around.lighthouses() if reserves else ()
         now = time.monotonic()
-        if not before.relays:
-            self._relays_since = now
-        if now - self._relays_since > SETTLE_S:
+        if new.relays and now - self._relays_since > SETTLE_S:
             self._reserve(now)
 
     def _warn(self, before: Plan) -> None:
@@ -245,14 +289,18 @@ class Reaching:
             self._failed, self._reserved_at = failed, now
             self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
-    async def _leave_relays(self) -> None:
+    def _leave_relays(self) -> None:
         """Now and then try to reach each relayed peer in another way."""
         now, ways = time.monotonic(), self.transport.routes.ways()
         self._holes = {peer: hole for peer, hole in self._holes.items() if peer in ways}
         relayed = [peer for peer, way in ways.items() if way.kind == "relayed" and self._begins(peer)]
         due = [peer for peer in relayed if self._holes.setdefault(peer, _Hole()).due <= now]
-        due.sort(key=lambda peer: self._holes[peer].due)
-        await asyncio.gather(*(self._leave_relay(peer, self._holes[peer]) for peer in due[:HOLES]))
+        due = sorted(
+            (peer for peer in due if ("leave the relay to", peer) not in self._busy), key=lambda p: self._holes[p].due
+        )
+        room = HOLES - sum(what == "leave the relay to" for what, _ in self._busy)
+        for peer in due[:room]:
+            self._do("leave the relay to", peer, self._leave_relay(peer, self._holes[peer]))
 
     def _begins(self, peer: PeerId) -> bool:
         """Of two peers one begins: whoever cannot be dialled where the other can, else the one with the smaller id."""
@@ -262,15 +310,16 @@ class Reaching:
 
     async def _leave_relay(self, peer: PeerId, hole: _Hole) -> None:
         hole.due, hole.pause = time.monotonic() + hole.pause, min(2 * hole.pause, PUNCH_RETRY_S[1])
-        hole.tries += 1
         try:
             if address := self._dialled_at(peer):
                 worked = await self.transport.routes.redial(peer, address, within=REDIAL_S, punched=False)
                 log.info("%s is %s without a relay", short(peer), "reached" if worked else "not reached")
             else:
-                await self._puncher.punch(peer, lead=hole.tries % 2 == 0)
+                await self._puncher.punch(peer, lead=hole.tries % 2 == 1)
+                hole.tries += 1
         except MurmurError as error:
             log.info("no hole to %s: %s", short(peer), error)
+            hole.due = min(hole.due, time.monotonic() + hole.pause * UNREADY)
 
     def _dialled_at(self, peer: PeerId) -> str:
         """Where it can be dialled by its own word; "" where it names relays alone."""
@@ -278,8 +327,8 @@ class Reaching:
 
     def _udp_end(self) -> str:
         """Where observers out in the world see this peer's UDP socket; "" where none does."""
-        ends = [each.reply.observed for each in self._observers.values() if each.reply is not None]
-        return next((end for end in ends if "/udp/" in end and is_outside(end)), "")
+        ends = [each.end for each in self._observers.values()]
+        return next((each for each in ends if "/udp/" in each and is_outside(each)), "")
 
     def _punched(self, peer: PeerId, worked: bool) -> None:
         log.info("a hole to %s: %s", short(peer), "punched" if worked else "failed, back through the relay")

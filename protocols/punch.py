@@ -24,7 +24,8 @@ class Punch:
 
     address: str = ""
     after_ms: int = 0
-    """Of the signal: so much later than it comes the other side dials, 0 to ``AFTER_MS``."""
+    """0 to ``AFTER_MS``. Of the signal: so much later than it comes the other side dials. Of an offer: by so much this
+    side has to dial first, because what stands before it refuses what it has not asked for; 0: it need not."""
 
     def encode(self) -> bytes:
         """The payload."""

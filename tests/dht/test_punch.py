@@ -100,12 +100,15 @@ class Side:
         own, theirs = pair(self.peer, peer)
         service = self.sides[peer].service
         assert service is not None
-        self.serving.append(asyncio.ensure_future(service(cast("FrameStream", theirs))))
+        serving = asyncio.ensure_future(service(cast("FrameStream", theirs)))
+        serving.add_done_callback(lambda _: theirs.sent.put_nowait(("goodbye", b"")))
+        self.serving.append(serving)
         yield own
 
-    async def redial(self, peer: PeerId, address: str, *, within: float) -> bool:
-        """Noted, with its instant."""
-        self.dialled.append((peer, address, time.monotonic()))
+    async def redial(self, peer: PeerId, address: str, *, within: float, after: float) -> bool:
+        """Noted, with the instant of its dial."""
+        assert within > 0
+        self.dialled.append((peer, address, time.monotonic() + after))
         self.began.set()
         await self.proceed.wait()
         return self.works

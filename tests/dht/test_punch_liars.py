@@ -50,6 +50,9 @@ class Control:
         self.dialled: list[str] = []
         self.answers = asyncio.Event()
 
+    async def connected(self, own: PeerId) -> list[tuple[PeerId, str]]:
+        return []
+
     async def disconnect(self, peer: PeerId) -> None:
         await asyncio.sleep(0)
 

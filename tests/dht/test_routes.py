@@ -127,8 +127,9 @@ class Owner:
             raise TransportError(peer, "cannot be reached")
 
     async def connected(self, own: PeerId) -> list[tuple[PeerId, str]]:
-        """At the one end."""
-        return [(PEER, self.end)]
+        """Through the relay, and once it was dialled at the one end."""
+        end = self.end if self.told else CIRCUIT
+        return [(PEER, end)] if end else []
 
 
 @pytest.mark.parametrize(("end", "worked"), [(UDP_END, True), (CIRCUIT, False), ("", False)])
