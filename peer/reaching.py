@@ -14,6 +14,7 @@ import psutil
 
 from dht import reach
 from dht.addresses import best_addresses
+from dht.links import Refused
 from dht.punch import Puncher
 from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
 from dht.relay_choice import candidates
@@ -317,6 +318,8 @@ class Reaching:
             else:
                 await self._puncher.punch(peer, lead=hole.tries % 2 == 1)
                 hole.tries += 1
+        except Refused:  # p2pd meets peers of other runs, too
+            hole.due = time.monotonic() + PUNCH_RETRY_S[1]
         except MurmurError as error:
             log.info("no hole to %s: %s", short(peer), error)
             hole.due = min(hole.due, time.monotonic() + hole.pause * UNREADY)
