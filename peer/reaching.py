@@ -17,6 +17,7 @@ from dht.addresses import best_addresses
 from dht.punch import Puncher
 from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
 from dht.relay_choice import candidates
+from dht.tasks import end
 from protocols.errors import MurmurError
 from protocols.ids import short
 from protocols.reach import BUSY
@@ -41,6 +42,8 @@ ASK_EVERY_S = 60.0
 """Between two questions to one observer while nothing changes."""
 ASK_AGAIN_S = 5.0
 """The same after one that failed."""
+ASK_PATIENCE_S = 3.0
+"""For answers, before all else goes on: a frozen observer holds up nothing."""
 OBSERVERS = 4
 RELAY_PATIENCE_S = (20.0, 640.0)
 """For a relay to take the reservation before others are tried, which costs all connections: twice as long each time."""
@@ -106,6 +109,7 @@ class Reaching:
 
     def __post_init__(self) -> None:
         self._observers: dict[PeerId, _Observer] = {}
+        self._asking: dict[PeerId, asyncio.Task[None]] = {}
         self._holes: dict[PeerId, _Hole] = {}
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
@@ -135,14 +139,18 @@ class Reaching:
 
     async def run(self) -> None:
         """Look, ask, act, for ever."""
-        while True:
-            with contextlib.suppress(MurmurError):  # p2pd is being restarted
-                await self._look()
-                self.plan = replace(self.plan, ask=plan(self._view()).ask)
-                await self._ask()
-                self._follow(plan(self._view()))
-                await self._leave_relays()
-            await asyncio.sleep(LOOK_S)
+        try:
+            while True:
+                with contextlib.suppress(MurmurError):  # p2pd is being restarted
+                    await self._look()
+                    self.plan = replace(self.plan, ask=plan(self._view()).ask)
+                    await self._ask()
+                    self._follow(plan(self._view()))
+                    await self._leave_relays()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await end(self._asking.values())
+            self._asking.clear()
 
     async def _look(self) -> None:
         await self.transport.count_connections()
@@ -163,8 +171,14 @@ class Reaching:
         chosen = [peer for peer in known if peer in direct][:OBSERVERS]
         self._observers = {peer: self._observers.get(peer, _Observer()) for peer in chosen}
         now = time.monotonic()
-        due = [peer for peer in chosen if self._observers[peer].due <= now]
-        await asyncio.gather(*(self._ask_one(peer, self._observers[peer]) for peer in due))
+        for peer in chosen:
+            if self._observers[peer].due <= now and peer not in self._asking:
+                asking = self._ask_one(peer, self._observers[peer])
+                self._asking[peer] = asyncio.create_task(asking, name=f"how {peer} sees this peer")
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=ASK_PATIENCE_S)
+        for peer in [peer for peer, task in self._asking.items() if task.done()]:
+            self._asking.pop(peer).result()
 
     async def _ask_one(self, peer: PeerId, observer: _Observer) -> None:
         try:
