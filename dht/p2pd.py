@@ -126,7 +126,7 @@ class P2pd:
         if tuple(relays) == self._relays:
             return False
         self._relays = tuple(relays)
-        if self._process is not None:
+        if self._process is not None and self._process.returncode is None:  # else it is being started again anyway
             self._turned = True
             children.send(self._process, signal.SIGTERM)
         return True

@@ -18,6 +18,7 @@ from dht.directory import Directory
 from dht.p2pd import P2pd, P2pdConfig, claim_port
 from dht.records import PeerRecord
 from dht.relay_choice import drawn, host_of, relay_address
+from dht.relay_watch import RelayWatch
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
@@ -108,6 +109,7 @@ class Network:
         )
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
+        self._relay_watch = RelayWatch(self.transport, lambda: self._p2pd.relays)
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
         self._due, self._save, self._met = 0.0, 0.0, False
@@ -211,6 +213,7 @@ class Network:
         return [
             keep_going(self._look, "look for peers"),
             keep_going(self._reaching.run, "reachability"),
+            keep_going(self._relay_watch.run, "heartbeat of relays"),
             keep_going(self._show, "network status"),
         ]
 

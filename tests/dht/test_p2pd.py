@@ -266,3 +266,28 @@ def test_a_relay_that_p2pd_does_not_take_is_dropped(config: P2pdConfig) -> None:
             assert p2pd.relays == () and p2pd.pid is not None
 
     asyncio.run(scenario())
+
+
+def test_a_crash_is_counted_though_relays_were_chosen_while_p2pd_was_dead(
+    config: P2pdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the choice was taken for the reason of the next crash."""
+    monkeypatch.setattr(module, "STEADY_S", 1000.0)
+    relay = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.from_seed(bytes([2]) * 32).peer}"
+
+    async def scenario() -> None:
+        restarts = Restarts(config)
+        async with restarts.p2pd as p2pd:
+            for number in range(1, 4):
+                assert p2pd.pid is not None
+                os.kill(p2pd.pid, signal.SIGKILL)
+                if number == 2:  # after the first death there is no pause
+                    async with asyncio.timeout(5):
+                        while p2pd.pid is not None:
+                            await asyncio.sleep(0)
+                    assert p2pd.reserve_at([relay])
+                await restarts.next()
+                assert p2pd.restarts == number
+            assert p2pd.relays == (relay,)
+
+    asyncio.run(scenario())

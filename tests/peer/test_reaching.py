@@ -52,6 +52,7 @@ class Bench:
         self.warned: list[str] = []
         self.records: dict[PeerId, tuple[str, ...]] = {}
         self.redialled: list[tuple[PeerId, str, bool]] = []
+        self.frozen: set[PeerId] = set()
         monkeypatch.setattr(reach, "ask", self.ask)
         around = Surroundings(
             lambda: [LAN, FAR],
@@ -109,6 +110,8 @@ class Bench:
         """In place of ``reach.ask``."""
         if addresses:
             self.asked.append((peer, tuple(addresses)))
+        if peer in self.frozen:
+            await asyncio.Event().wait()
         if peer not in self.replies:
             raise TransportError(peer, "is away")
         observed, found = self.replies[peer]
@@ -144,6 +147,17 @@ def test_a_proven_address_is_told_once_with_this_peers_id(bench: Bench) -> None:
     bench.turn()
     assert len(bench.published) == 1
     assert [peer for peer, _ in bench.asked] == [LAN, FAR], "nobody is asked again so soon"
+
+
+def test_an_observer_that_is_frozen_holds_up_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, this peer told others for up to 20 s more to come through a relay that was frozen too."""
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "BREATH_S", 0.0)
+    bench.frozen.add(LAN)
+    bench.replies[FAR] = (UDP_END, PROVEN)
+    bench.turn()
+    assert bench.published == [(f"/ip4/8.8.8.8/tcp/{PORT}/p2p/{OWN}",)]
+    assert [peer for peer, _ in bench.asked] == [LAN, FAR], "and is not asked again meanwhile"
 
 
 def test_only_peers_with_a_direct_connection_are_asked(bench: Bench) -> None:
