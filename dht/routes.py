@@ -84,6 +84,8 @@ class Routes:
                 await self._owner.control.dial(peer, [address])
             if punched:
                 self._punched.add(peer)
+            else:
+                self._punched.discard(peer)
             await self.look()
         except TransportError as error:
             log.info("not reached without the relay: %s", error)
