@@ -30,6 +30,11 @@ def told(addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(each for each in best if _rank(each) == _rank(best[0]))
 
 
+def is_outward(address: str) -> bool:
+    """Whether a multiaddr leads out into the world, as far as can be told: a public address, or a name."""
+    return _rank(address) == 0
+
+
 def _rank(address: str) -> int:
     """0 = public or a name, 1 = private, 2 = loopback, link-local or unspecified."""
     parts = address.split("/")

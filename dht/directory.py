@@ -155,6 +155,10 @@ class Directory:
         self._record = record
         self._changed.set()
 
+    async def meet(self, peer: PeerId, address: str) -> None:
+        """Get to know another's node, which is no seed; raises TransportError."""
+        await self._enter(peer, address)
+
     def outbid(self, record: PeerRecord) -> None:
         """Somebody else issued this newer record of this very peer: issue a newer one."""
         self._sequence, self._expires = max(self._sequence, record.sequence), max(self._expires, record.expires + 1)

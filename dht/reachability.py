@@ -45,6 +45,8 @@ class View:
     """Seconds since anybody was connected, while others are expected."""
     confined: bool = False
     """p2pd listens on loopback only."""
+    outside: bool = False
+    """Peers out in the world are known, though perhaps none has been asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def _unseen(view: View, local: tuple[str, ...], ask: tuple[str, ...]) -> Plan:
         return Plan("none", (NO_PUBLIC_PEER,), (), (), ask)
     if local:
         evidence = tuple(f"{_first(view.found[each])} reached it at {each}" for each in local)
-        return Plan("unknown", (*evidence, "nobody outside this network has been asked"), local, (), ask)
+        told = () if view.outside else local  # the directory is no private matter then
+        return Plan("unknown", (*evidence, "nobody outside this network has been asked"), told, (), ask)
     return Plan("unknown", (*_failures(view), "nobody has been asked yet"), (), (), ask)
 
 

@@ -88,6 +88,8 @@ class Routes:
                 await self._dial_only(peer, address, within)
             if punched:
                 self._punched.add(peer)
+            else:
+                self._punched.discard(peer)
             if await self._reached(peer):
                 return True
             self._punched.discard(peer)

@@ -68,6 +68,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("rounds", at_least(0), _default("rounds"), "end after N sealed rounds; 0 = open end", "N"),
     Option("alone", _text, _default("alone"), "never look for other peers", kind="switch"),
     Option(
+        "lan", _text, _default("lan"), "look for peers in this machine's own network, and be found there", kind="switch"
+    ),
+    Option(
         "join",
         peer_address,
         list,

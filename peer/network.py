@@ -29,6 +29,7 @@ from . import status as st
 from .address_book import AddressBook
 from .dialling import HELPERS, takes_part, whom_to_dial
 from .key_lease import KeyLease, leave
+from .nearby import Nearby
 from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
@@ -93,6 +94,7 @@ class Network:
             config, self._on_frame, on_neighbours=self._on_neighbours, members=members, admits=admits
         )
         self._directory = Directory(self.transport, run, identity.sign, members=members)
+        self._nearby = Nearby(options, run, self._own, self._p2pd, self._directory, admits)
         self.lease = KeyLease(home.root, PeerId(identity.peer), reporter)
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
@@ -106,6 +108,8 @@ class Network:
             self._expects,
             self._addresses,
             self._lighthouses,
+            near=self._nearby.address,
+            outside=self._nearby.outside,
         )
         confined = options.listen.startswith("127.")
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
@@ -130,6 +134,7 @@ class Network:
         await self.transport.start(self._p2pd.control, in_rounds=False)
         await self._reaching.start()
         await self._directory.start(addresses)
+        self._nearby.start()
         self._announce()
         self._tasks = self._begin_tasks()
 
@@ -191,7 +196,7 @@ class Network:
     def meeting_points(self) -> tuple[str, ...]:
         """Addresses for an invitation: this peer's best two, and the best of members that are connected."""
         known = dict.fromkeys((*self._reaching.addresses, *self.transport.addresses()))
-        own = best_addresses((each for each in known if "/tcp/" in each), 2)
+        own = self._nearby.tellable(each for each in known if "/tcp/" in each)[:2]
         near = self.transport.neighbours() & self._members()
         others = [best_addresses(self._records[peer].addresses, 1) for peer in sorted(near) if peer in self._records]
         return tuple(each for each in (*own, *(one for best in others for one in best)) if _fits(each))[:MAX_ADDRESSES]
@@ -199,6 +204,7 @@ class Network:
     async def close(self) -> None:
         """End everything in reverse order. Safe to call twice."""
         await self._end_tasks()
+        await self._nearby.close()
         await self._reaching.close()
         self._save = 0.0
         await self._remember()
@@ -294,6 +300,7 @@ class Network:
             self._helpers = {PeerId(each.peer): each for each in found if HELPERS & set(each.roles)}
             found = [each for each in found if takes_part(each)]
             self._records = {PeerId(each.peer): each for each in found}
+            found = self._nearby.join(found)
             for record in found:
                 self.transport.learn(PeerId(record.peer), record.addresses)
             if self._session is not None:

@@ -33,6 +33,8 @@ class UpOptions:
     """End after so many sealed rounds; 0 = as the manifest says."""
     alone: bool = False
     """Never look for other peers."""
+    lan: bool = True
+    """Announce this peer in its own network and look for others there."""
     join: tuple[str, ...] = ()
     """Invitations, and multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
     threads: int = 0

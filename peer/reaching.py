@@ -29,6 +29,7 @@ from .doctor_interfaces import is_contained
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from dht.connections import Connection
     from dht.p2pd import P2pd
     from dht.transport import StreamTransport
     from protocols.ids import PeerId
@@ -81,6 +82,10 @@ class Surroundings:
     """Where a peer says that it can be reached."""
     lighthouses: Callable[[], frozenset[PeerId]]
     """Entries that listen for QUIC too."""
+    near: Callable[[PeerId], str] = lambda _: ""
+    """Where a peer is in this very network; "" for others."""
+    outside: Callable[[], bool] = lambda: False
+    """Whether peers out in the world are known."""
 
 
 @dataclass
@@ -246,6 +251,7 @@ class Reaching:
             punched=punched,
             lonely_s=time.monotonic() - self._lonely_since,
             confined=self.confined,
+            outside=self.around.outside(),
         )
 
     def _follow(self, new: Plan) -> None:
@@ -291,11 +297,11 @@ class Reaching:
             self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
     def _leave_relays(self) -> None:
-        """Now and then try to reach each relayed peer in another way."""
+        """Now and then try to reach each relayed peer, and each neighbour, in another way."""
         now, ways = time.monotonic(), self.transport.routes.ways()
         self._holes = {peer: hole for peer, hole in self._holes.items() if peer in ways}
-        relayed = [peer for peer, way in ways.items() if way.kind == "relayed" and self._begins(peer)]
-        due = [peer for peer in relayed if self._holes.setdefault(peer, _Hole()).due <= now]
+        detours = [peer for peer, way in ways.items() if self._is_detour(peer, way) and self._begins(peer)]
+        due = [peer for peer in detours if self._holes.setdefault(peer, _Hole()).due <= now]
         due = sorted(
             (peer for peer in due if ("leave the relay to", peer) not in self._busy), key=lambda p: self._holes[p].due
         )
@@ -303,8 +309,16 @@ class Reaching:
         for peer in due[:room]:
             self._do("leave the relay to", peer, self._leave_relay(peer, self._holes[peer]))
 
+    def _is_detour(self, peer: PeerId, way: Connection) -> bool:
+        """Whether there may be a shorter way: through no relay, and in one's own home not out and in again."""
+        if near := self.around.near(peer):
+            return way.address.split("/")[:3] != near.split("/")[:3]
+        return way.kind == "relayed"
+
     def _begins(self, peer: PeerId) -> bool:
         """Of two peers one begins: whoever cannot be dialled where the other can, else the one with the smaller id."""
+        if self.around.near(peer):
+            return peer > self.own
         if self._dialled_at(peer):
             return not self.plan.direct or peer > self.own
         return bool(self._udp_end()) and not self.plan.direct and peer > self.own
@@ -325,8 +339,10 @@ class Reaching:
             hole.due = min(hole.due, time.monotonic() + hole.pause * UNREADY)
 
     def _dialled_at(self, peer: PeerId) -> str:
-        """Where it can be dialled by its own word; "" where it names relays alone."""
-        return next((each for each in self.around.addresses(peer) if "/p2p-circuit" not in each), "")
+        """Where it is near, or can be dialled by its own word; "" where it names relays alone."""
+        return self.around.near(peer) or next(
+            (each for each in self.around.addresses(peer) if "/p2p-circuit" not in each), ""
+        )
 
     def _udp_end(self) -> str:
         """Where observers out in the world see this peer's UDP socket; "" where none does."""
