@@ -19,8 +19,8 @@ from tests.peer.live import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.network.natlab import Lab
     from tests.network.homes import Program
+    from tests.network.natlab import Lab
     from tests.network.rulesets import Nat
     from tests.network.transfers import Tap
     from tests.network.wires import Counter, Host
@@ -44,24 +44,16 @@ class Through(NamedTuple):
 
 
 def ways(one: str, two: str) -> set[str]:
-    """How two peers come together, by the kinds of their networks.
-
-    A container's host that gets a packet before it has sent one gives the container another port for half a minute: so
-    that pair is punched when the order of two packets happens to be right.
-    """
+    """How two peers come together, by the kinds of their networks."""
     if "public" in (one, two):
         return {"direct"}
-    if one not in PUNCHABLE or two not in PUNCHABLE:
-        return {"relayed"}
-    return {"punched", "relayed"} if "bridge" in (one, two) else {"punched"}
+    return {"punched"} if one in PUNCHABLE and two in PUNCHABLE else {"relayed"}
 
 
 def rungs(kind: str) -> set[str]:
     """What a daemon says of itself, beside one of each other kind."""
     if kind == "public":
         return {"public"}
-    if kind == "bridge":
-        return {"punched", "relayed"}
     return {"punched"} if kind in PUNCHABLE else {"relayed"}
 
 
