@@ -20,6 +20,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 SHARED = ipaddress.IPv4Network("100.64.0.0/10")
 """Between a provider's customers and its own NAT (RFC 6598)."""
 DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
+BRIDGED = ipaddress.IPv4Network("172.16.0.0/12")
+"""From which docker takes the networks of its bridges."""
 PROBED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2000::1"}
 """Nobody's addresses, to which nothing is sent: the kernel only says which way it would go."""
 _BRIDGES = re.compile(r"(docker|br-|veth|podman|cni|virbr|lxc|lxdbr|flannel|cali)")
@@ -86,9 +88,11 @@ def in_container(root: Path = Path("/")) -> bool:
 
 
 def is_contained() -> bool:
-    """Whether a container's bridge may stand before this process, whose host refuses what nobody has asked for."""
-    own = own_addresses()
-    return in_container() or any(each.address in DOCKER and not _BRIDGES.match(each.interface) for each in own)
+    """Whether a container's bridge stands before this process, by its address: a container may share its host's network.
+
+    Its host refuses what comes before this process has sent anything there.
+    """
+    return any(each.address in BRIDGED and not _BRIDGES.match(each.interface) for each in own_addresses())
 
 
 def of_kind(addresses: Iterable[Own], *kinds: Kind, version: int | None = None) -> list[Own]:

@@ -103,7 +103,7 @@ class Network:
         around = Surroundings(
             self._observers,
             self._relays,
-            self._announce,
+            self._published,
             self._stand,
             self._expects,
             self._addresses,
@@ -251,6 +251,10 @@ class Network:
         self._directory.client = bool(self._p2pd.relays)  # what is stored behind a NAT gets lost
         await self._directory.rebind()
         self._announce()
+
+    def _published(self) -> None:
+        self._announce()
+        self._neighbours_changed.set()  # others that have waited for a relay are just as soon there
 
     def _announce(self) -> None:
         head = self._announced = self._head_round()

@@ -44,7 +44,8 @@ LOOK_S, SOON_S, BREATH_S = 2.0, 0.5, 0.2
 RESERVED_S = 10.0
 """For so long one is due."""
 MISSED_S = 10.0
-"""So long an observer's word holds that is not connected: p2pd drops all when it begins to reserve."""
+"""So long an observer's word holds that is not connected: p2pd drops all when it begins to reserve. So long, too, it
+is remembered how often a hole to a peer was tried that is not connected: while one is dialled none is."""
 ASK_EVERY_S = 60.0
 """Between two questions to one observer while nothing changes."""
 ASK_AGAIN_S = 5.0
@@ -107,6 +108,7 @@ class _Hole:
     pause: float = PUNCH_RETRY_S[0]
     tries: int = 0
     """Dials that both sides agreed upon."""
+    met: float = 0.0
 
 
 @dataclass
@@ -299,9 +301,11 @@ class Reaching:
     def _leave_relays(self) -> None:
         """Now and then try to reach each relayed peer, and each neighbour, in another way."""
         now, ways = time.monotonic(), self.transport.routes.ways()
-        self._holes = {peer: hole for peer, hole in self._holes.items() if peer in ways}
+        for peer, hole in self._holes.items():
+            hole.met = now if peer in ways else hole.met
+        self._holes = {peer: hole for peer, hole in self._holes.items() if now - hole.met < MISSED_S}
         detours = [peer for peer, way in ways.items() if self._is_detour(peer, way) and self._begins(peer)]
-        due = [peer for peer in detours if self._holes.setdefault(peer, _Hole()).due <= now]
+        due = [peer for peer in detours if self._holes.setdefault(peer, _Hole(met=now)).due <= now]
         due = sorted(
             (peer for peer in due if ("leave the relay to", peer) not in self._busy), key=lambda p: self._holes[p].due
         )

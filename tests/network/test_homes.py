@@ -2,46 +2,105 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
-from typing import TYPE_CHECKING
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from protocols.errors import TransportError
 from tests.network.homes import Lighthouse, daemon, founders, identity
+from tests.network.transfers import Gone, taps
 from tests.peer.live import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.network.homes import Program
     from tests.network.natlab import Lab
     from tests.network.rulesets import Nat
-    from tests.network.wires import Host
+    from tests.network.transfers import Tap
+    from tests.network.wires import Counter, Host
 
 PUNCHABLE: tuple[Nat, ...] = ("port_preserving", "double", "bridge")
 HOMES: tuple[Nat, ...] = (*PUNCHABLE, "symmetric", "no_udp")
 KINDS = ("public", *HOMES)
 
+MIB = 1 << 20
+SIZE = 64 * MIB
+QUIET = 100_000
+"""Bytes a second of the lighthouse's line, each way, without rounds."""
+TRANSFER_S, TRANSFER_TRIES = 30.0, 3
+
+
+class Through(NamedTuple):
+    """Bytes that came to the lighthouse and that left it: the less of both, and the more."""
+
+    least: int
+    most: int
+
 
 def ways(one: str, two: str) -> set[str]:
-    """How two peers come together, by the kinds of their networks.
-
-    A container's host that gets a packet before it has sent one gives the container another port for half a minute: so
-    that pair is punched when the order of two packets happens to be right.
-    """
+    """How two peers come together, by the kinds of their networks."""
     if "public" in (one, two):
         return {"direct"}
-    if one not in PUNCHABLE or two not in PUNCHABLE:
-        return {"relayed"}
-    return {"punched", "relayed"} if "bridge" in (one, two) else {"punched"}
+    return {"punched"} if one in PUNCHABLE and two in PUNCHABLE else {"relayed"}
 
 
 def rungs(kind: str) -> set[str]:
     """What a daemon says of itself, beside one of each other kind."""
     if kind == "public":
         return {"public"}
-    if kind == "bridge":
-        return {"punched", "relayed"}
     return {"punched"} if kind in PUNCHABLE else {"relayed"}
+
+
+def _quiet(lighthouse: Lighthouse) -> None:
+    """Wait until the last round's traffic is over."""
+    for _ in range(60):
+        before = lighthouse.host.counter()
+        time.sleep(1.0)
+        if _through(before, lighthouse.host.counter()).most < QUIET:
+            return
+    raise AssertionError("the lighthouse's line does not become quiet")
+
+
+def _through(before: Counter, after: Counter) -> Through:
+    rx, tx = after.rx - before.rx, after.tx - before.tx
+    return Through(min(rx, tx), max(rx, tx))
+
+
+async def _transfers(lighthouse: Lighthouse, peers: dict[str, Program]) -> list[str]:
+    """64 MiB between any two, by the connection that is there; the proof is what crosses the lighthouse's line."""
+    figures = []
+    async with taps(peers.values()) as attached:
+        by_kind = dict(zip(peers, attached, strict=True))
+        for one, two in itertools.combinations(peers, 2):
+            is_relayed, through, took = await _transfer(lighthouse, by_kind[one], by_kind[two])
+            told = peers[one].connections()[by_kind[two].peer]
+            how = ("relayed" if is_relayed else "not relayed", told)
+            figures.append(f"{one} {two}: {told}, {SIZE / took / 1e6:.0f} MB/s, {through.most / 1e6:.2f} MB there")
+            assert is_relayed == (told == "relayed") and told in ways(one, two), (one, two, how)
+            assert through.least >= SIZE if is_relayed else through.most < MIB, (one, two, how, through)
+    return figures
+
+
+async def _transfer(lighthouse: Lighthouse, one: Tap, two: Tap) -> tuple[bool, Through, float]:
+    """Whether it went through a relay, what crossed the lighthouse's line meanwhile, and how long it took.
+
+    Tried again where the connection became another one: between some, a hole is tried now and then.
+    """
+    for _ in range(TRANSFER_TRIES):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, TransportError, Gone):
+            is_relayed, before, began = await one.is_relayed(two), lighthouse.host.counter(), time.monotonic()
+            await one.send(two, SIZE, TRANSFER_S)
+            after, took = lighthouse.host.counter(), time.monotonic() - began
+            if await one.is_relayed(two) == is_relayed:
+                return is_relayed, _through(before, after), took
+        await asyncio.sleep(2.0)
+    raise AssertionError(f"nothing got from {one.peer} to {two.peer}")
 
 
 @pytest.mark.timeout(420)
@@ -72,5 +131,10 @@ def test_each_kind_with_each_other_and_all_of_them_train(lab: Lab, tmp_path: Pat
             120,
             "all of them seal",
         )
+        for peer in peers.values():
+            peer.ask("pause")
+        _quiet(lighthouse)
+        figures = asyncio.run(_transfers(lighthouse, peers))
+        sys.stdout.write("\n".join(("", *figures, "")))
     except AssertionError as error:
         raise AssertionError(f"{error}\n{found()}" + "".join(peer.log() for peer in peers.values())) from error
