@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from protocols.ids import Hash
     from tests.network.natlab import Lab
 
 HOMES = ("one", "two")
@@ -103,7 +104,7 @@ def _notice(peers: list[Program], frozen: Lighthouse, other: Lighthouse) -> None
     sys.stdout.write(f"frozen relay noticed after {time.monotonic() - began:.1f} s\n")
 
 
-def _history(peer: Program, founders: list[str]) -> dict[int, bytes]:
+def _history(peer: Program, founders: list[str]) -> dict[int, Hash]:
     """Round → seal, of the chain on its disk, which is proven link by link."""
     folder = run_folder(peer.home.root)
     image = ChainFile(folder, Scope(bytes.fromhex(folder.name), CELL)).load([PeerId(each) for each in founders])
@@ -111,7 +112,7 @@ def _history(peer: Program, founders: list[str]) -> dict[int, bytes]:
     return {each.round: each.seal for each in image.heads} | {each.round: each.seal for each in image.milestones}
 
 
-def _shared(peers: list[Program]) -> dict[int, bytes]:
+def _shared(peers: list[Program]) -> dict[int, Hash]:
     """What of their histories all peers have in common; fails where two of them differ."""
     one, two = (_history(peer, [identity(each) for each in peers]) for peer in peers)
     common = one.keys() & two.keys()
