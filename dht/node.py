@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hivemind.dht import traverse
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
@@ -17,6 +18,7 @@ from protocols.errors import TransportError
 from protocols.ids import PeerId
 
 from . import serializer
+from .begun import Begun, Watched
 from .limits import FIND_BYTES, STORE_BYTES
 from .records import CLOCK_LIMIT_S
 from .seeds import ClockDiffers
@@ -53,6 +55,8 @@ class Node:
         self._request_s, self._search_s = request_s, search_s
         self._clock = clock
         self._node: Any = None
+        self._begun = Begun()
+        """What searches that are over, and the node itself, have left running."""
         self.client = False
         """A client only asks: it serves and stores nothing."""
 
@@ -65,19 +69,21 @@ class Node:
         """Begin, or begin anew on a restarted p2pd; raises TransportError."""
         await self.end()
         serializer.install()
+        traverse.asyncio = Watched()
         try:
-            async with asyncio.timeout(self._search_s):
-                self._node = await DHTNode.create(
-                    p2p=self._transport.p2p,
-                    wait_timeout=self._request_s,
-                    record_validator=self._validator,
-                    client_mode=self.client,
-                    # Caches hand out dictionaries in which some records are old.
-                    cache_locally=False,
-                    cache_nearest=0,
-                    cache_on_store=False,
-                    ensure_bootstrap_success=False,
-                )
+            with self._begun.inside():
+                async with asyncio.timeout(self._search_s):
+                    self._node = await DHTNode.create(
+                        p2p=self._transport.p2p,
+                        wait_timeout=self._request_s,
+                        record_validator=self._validator,
+                        client_mode=self.client,
+                        # Caches hand out dictionaries in which some records are old.
+                        cache_locally=False,
+                        cache_nearest=0,
+                        cache_on_store=False,
+                        ensure_bootstrap_success=False,
+                    )
         except Exception as error:  # hivemind raises whatever its parts raise
             raise TransportError(self._transport.peer, f"the directory node did not start: {error}") from error
 
@@ -87,6 +93,7 @@ class Node:
     async def end(self, *, works: bool = True) -> None:
         """End the node; ``works``: whether there is a p2pd that answers, which is told."""
         node, self._node = self._node, None
+        await self._begun.end()
         if node is None:
             return
         node.is_alive = False
@@ -99,13 +106,19 @@ class Node:
         """One operation on hivemind's node; None when it fails, whatever the reason."""
         if self._node is None:
             return None
+        begun = Begun()
         try:
-            async with asyncio.timeout(self._search_s):
-                return await ask(self._node)
+            with begun.inside():
+                async with asyncio.timeout(self._search_s):
+                    answer = await ask(self._node)
+            self._begun.adopt(begun)  # the rest of a search goes on when the answer is there
+            return answer
         except TimeoutError:
             log.info("the directory gave no answer within %.0f s", self._search_s)
         except Exception as error:  # hivemind raises whatever its parts raise; trouble here is never fatal
             log.info("the directory failed: %r", error)
+        finally:
+            await begun.end()
         return None
 
     async def enter(self, peer: PeerId, address: str) -> bool:

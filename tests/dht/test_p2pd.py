@@ -283,7 +283,7 @@ def test_a_crash_is_counted_though_relays_were_chosen_while_p2pd_was_dead(
                 os.kill(p2pd.pid, signal.SIGKILL)
                 if number == 2:  # after the first death there is no pause
                     async with asyncio.timeout(5):
-                        while p2pd.pid is not None:
+                        while p2pd.pid is not None:  # noqa: ASYNC110 - nobody tells
                             await asyncio.sleep(0)
                     assert p2pd.reserve_at([relay])
                 await restarts.next()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -11,16 +13,23 @@ import psutil
 import pytest
 
 from dht.reachability import NO_PUBLIC_PEER
+from peer.chain_file import ChainFile
+from peer.settings import CELL
+from protocols.ids import PeerId
+from protocols.statements import Scope
 from tests.network.homes import Lighthouse, Program, daemon, founders, identity, identity_of
-from tests.peer.live import until
+from tests.peer.live import run_folder, sealed, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from protocols.ids import Hash
     from tests.network.natlab import Lab
 
 HOMES = ("one", "two")
+EVERY = 8
+"""Of seals that are some rounds old every eighth is kept."""
 
 
 def _family(program: Program) -> list[int]:
@@ -40,12 +49,80 @@ def _sealed(peers: list[Program]) -> list[int]:
 def _goes_on(peers: list[Program], within: float) -> None:
     """Both seal two rounds more, each with both."""
     before = max(_sealed(peers))
-    until(lambda: min(_sealed(peers)) >= before + 2, within, f"rounds go on after {before}")
+    everybody = {identity(peer) for peer in peers}
+
+    def whole(peer: Program) -> list[int]:
+        return [
+            number
+            for number, entry in sealed(peer.home.root).items()
+            if number > before and set(entry["contributors"]) == everybody
+        ]
+
+    until(
+        lambda: len(set.intersection(*(set(whole(peer)) for peer in peers))) >= 2,
+        within,
+        f"rounds go on after {before}",
+    )
 
 
 def _relayed(peers: list[Program]) -> Callable[[], bool]:
     others = {identity(peer) for peer in peers}
     return lambda: all(set(peer.connections()) >= others - {identity(peer)} for peer in peers)
+
+
+def _relay_of(light: Lighthouse) -> str:
+    """The address of its relay."""
+    return next(line.split()[1] for line in light.program.printed.read_text().splitlines() if "relay " in line)
+
+
+def _carries(light: Lighthouse) -> bool:
+    """Whether circuits lead through its relay, as it says itself."""
+    lines = light.program.printed.read_text().splitlines()
+    url = next(line.split()[1] for line in lines if "/healthz" in line).replace("/healthz", "/status")
+    ask = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=10).read().decode())"
+    answer = json.loads(light.host.run([sys.executable, "-c", ask], timeout=20).stdout)
+    return bool(answer["relay"]["circuits"])
+
+
+def _told(peer: Program) -> str:
+    """The addresses that a peer tells others."""
+    return " ".join(peer.status().get("reach", {}).get("addresses", []))
+
+
+def _notice(peers: list[Program], frozen: Lighthouse, other: Lighthouse) -> None:
+    """A frozen relay is noticed within 30 s: no connection leads through it any more, and nobody names it."""
+    began, relay = time.monotonic(), _relay_of(frozen)
+
+    def noticed() -> bool:
+        return (_carries(other) or not any(peer.connections() for peer in peers)) and not any(
+            relay in _told(peer) for peer in peers
+        )
+
+    assert all(relay in _told(peer) for peer in peers)
+    _signal(frozen.program, signal.SIGSTOP)
+    until(noticed, 30, "the frozen relay is noticed")
+    sys.stdout.write(f"frozen relay noticed after {time.monotonic() - began:.1f} s\n")
+
+
+def _history(peer: Program, founders: list[str]) -> dict[int, Hash]:
+    """Round → seal, of the chain on its disk, which is proven link by link."""
+    folder = run_folder(peer.home.root)
+    image = ChainFile(folder, Scope(bytes.fromhex(folder.name), CELL)).load([PeerId(each) for each in founders])
+    assert image is not None
+    return {each.round: each.seal for each in image.heads} | {each.round: each.seal for each in image.milestones}
+
+
+def _shared(peers: list[Program]) -> dict[int, Hash]:
+    """What of their histories all peers have in common; fails where two of them differ."""
+    one, two = (_history(peer, [identity(each) for each in peers]) for peer in peers)
+    common = one.keys() & two.keys()
+    assert {each: one[each] for each in common} == {each: two[each] for each in common}, "one history"
+    return {each: one[each] for each in common}
+
+
+def _logged(peer: Program, until_round: int) -> dict[int, str]:
+    """Round → state hash, up to a round, as it has logged them."""
+    return {number: entry["state_hash"] for number, entry in sealed(peer.home.root).items() if number <= until_round}
 
 
 @pytest.mark.timeout(720)
@@ -55,28 +132,41 @@ def test_one_lighthouse_of_two_freezes_and_dies_and_a_cable_is_cut(lab: Lab, tmp
     run = founders(tmp_path, HOMES)
     hosts = [lab.home("symmetric") for _ in HOMES]
     peers = [daemon(host, tmp_path / name, run, lights) for host, name in zip(hosts, HOMES, strict=True)]
-    pids = [peer.process.pid for peer in peers]
     try:
-        until(_relayed(peers), 60, "connected")
-        reach = peers[0].status()["reach"]
-        assert reach["rung"] == "relayed"
-        until(lambda: len(peers[0].status()["reach"]["addresses"]) >= 2, 20, "reserved at both")
+        until(_relayed(peers), 90, "connected")
+        assert peers[0].status()["reach"]["rung"] == "relayed"
+        until(lambda: all(_told(peer).count("/p2p-circuit") == 2 for peer in peers), 30, "reserved at both")
         _goes_on(peers, 60)
-        _signal(lights[0].program, signal.SIGSTOP)
-        _goes_on(peers, 90)
-        _signal(lights[0].program, signal.SIGKILL)
-        _goes_on(peers, 90)
+        until(lambda: _carries(lights[0]) or _carries(lights[1]), 30, "one of them carries the circuit")
+        used, other = lights if _carries(lights[0]) else reversed(lights)
+        _notice(peers, used, other)
+        _goes_on(peers, 60)
+        _signal(used.program, signal.SIGKILL)
+        _goes_on(peers, 60)
+
         hosts[0].cut()
+        before, alone = _shared(peers), _sealed(peers)
+        logs = [_logged(peer, max(before)) for peer in peers]
         time.sleep(120)
-        assert peers[0].process.poll() is None
-        alone = _sealed(peers)
+        until(lambda: min(_sealed(peers)) > max(alone), 30, "training goes on alone, on both sides")
         hosts[0].restore(new_address=True)
         began = time.monotonic()
         until(_relayed(peers), 60, "connected again")
-        until(lambda: min(_sealed(peers)) > max(alone), 60 - (time.monotonic() - began) + 30, "rounds go on")
+        told = f"{_relay_of(other)}/p2p-circuit/p2p/{identity(peers[0])}"
+        until(lambda: _told(peers[0]) == told, 60 - (time.monotonic() - began), "reserved again")
+        assert peers[0].status()["reach"]["rung"] == "relayed"
+        sys.stdout.write(f"back after {time.monotonic() - began:.1f} s\n")
+        _goes_on(peers, 120)
+        sys.stdout.write(f"rounds with both after {time.monotonic() - began:.1f} s\n")
+        after = _shared(peers)
+        assert max(after) > max(before) and max(before.keys() & after.keys()) > max(before) - EVERY
+        assert all(after[each] == before[each] for each in before.keys() & after.keys()), "nothing is lost"
+        assert [_logged(peer, max(before)) for peer in peers] == logs, "and nothing else was sealed in its place"
         for peer in peers:
-            assert len(peer.ask("peers")["peers"]) == len(HOMES), "no ghosts"
-        assert [peer.process.pid for peer in peers] == pids
+            rows = {row["id"]: row["addresses"] for row in peer.ask("peers")["peers"]}
+            assert rows.keys() == {identity(each) for each in peers}, "no ghosts"
+            assert peer.process.poll() is None
+            assert peer.status()["processes"]["p2pd"]["restarts"] == 0
     except AssertionError as error:
         raise AssertionError(f"{error}" + "".join(peer.log() for peer in peers)) from error
 

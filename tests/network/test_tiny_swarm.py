@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,6 +50,7 @@ def _on_disk(peer: Program, number: int) -> str:
 @pytest.mark.timeout(300)
 def test_four_peers_of_three_kinds_train_five_rounds_of_tiny_with_equal_hashes(lab: Lab, tmp_path: Path) -> None:
     """All four contribute in each of five rounds in a row, and all end each of them with the same bits."""
+    began = time.monotonic()
     lighthouse = Lighthouse(lab.public(), tmp_path / "lighthouse")
     run = founders(tmp_path, NAMES, size="tiny", steps=4)
     hosts = [lab.public(), lab.home(), lab.home(), lab.home("symmetric")]
@@ -58,6 +61,7 @@ def test_four_peers_of_three_kinds_train_five_rounds_of_tiny_with_equal_hashes(l
     try:
         until(lambda: all(len(peer.connections()) == len(NAMES) - 1 for peer in reversed(peers)), 90, "all connected")
         before = max(number for peer in peers for number in (0, *sealed(peer.home.root)))
+        sys.stdout.write(f"all connected after {time.monotonic() - began:.0f} s, at round {before}\n")
         until(lambda: bool(_in_a_row(peers, before)), 90, f"{ROUNDS} rounds in a row, each of them with all")
         found = _by_all(peers)
         for number in _in_a_row(peers, before):
