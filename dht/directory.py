@@ -83,7 +83,7 @@ class Directory:
         self._seeds: Seeds | None = None
         self._record: PeerRecord | None = None
         self._sequence, self._expires = 0, 0
-        self._changed = asyncio.Event()
+        self._changed, self._binding = asyncio.Event(), asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(self, initial_peers: Sequence[str], *, client: bool = False) -> None:
@@ -100,7 +100,8 @@ class Directory:
         """After the transport's ``rebind``: a new node on the new p2pd, the same seeds and record."""
         if self._refresher is None:
             return
-        await self._node.create()
+        async with self._binding:
+            await self._node.create()
         if self._seeds is not None:
             self._seeds.retry()
         self._changed.set()

@@ -43,7 +43,8 @@ def command(binary: Path, config: P2pdConfig, *, control: str, port: int, relays
         f"-connHi={CONNECTIONS}",
         f"-connLo={CONNECTIONS_KEPT}",
         f"-connGrace={CONNECTION_GRACE_S}s",
-        "-dhtServer=1",  # finds the addresses of peers that a directory answer names
+        # Finds the addresses of peers that a directory answer names; one behind a NAT serves nobody through a relay.
+        "-dhtClient=1" if relays else "-dhtServer=1",
         "-b=0",  # no bootstrap at start: p2pd exits when every address is dead
         *((*_RESERVING, f"-trustedRelays={','.join(relays)}") if relays else ()),
     ]

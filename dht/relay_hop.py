@@ -175,14 +175,16 @@ class Circuits:
         self._turns.sharing.enter(circuit)
         for stream in (near, far):
             stream.become_circuit(self._admission.window)
-        why = "duration"
+        why = "cut"  # with the whole connection
         try:
-            with trio.move_on_after(limits.circuit_s if limits.circuit_s is not None else float("inf")):
+            with trio.move_on_after(limits.circuit_s if limits.circuit_s is not None else float("inf")) as time_left:
                 whys: list[str] = []
                 async with trio.open_nursery() as nursery:
                     for source, sink in ((near, far), (far, near)):
                         nursery.start_soon(self._pump, circuit, source, sink, nursery.cancel_scope, whys)
                 why = whys[0] if whys else "closed"
+            if time_left.cancelled_caught:
+                why = "duration"
         finally:
             self._turns.sharing.leave(circuit)
             self.ended[why] += 1

@@ -50,7 +50,8 @@ class RelayLimits:
     connections: int = 512
     connections_ip: int = 64
     requests_ip: float = 4.0
-    """Requests a second from one address in the long run; twenty times as many at once."""
+    """Requests a second from one address in the long run, to reserve and to open circuits each; twenty times as many
+    at once."""
 
     @classmethod
     def parse(cls, value: Any) -> RelayLimits:
@@ -103,7 +104,9 @@ class Admission:
         self.refused: Counter[Refusal] = Counter()
         self.allowed: frozenset[str] | None = None
         """Peers that may reserve; None: everybody."""
-        self._requests: Buckets[str] = Buckets(Rate(limits.requests_ip, 20 * limits.requests_ip))
+        rate = Rate(limits.requests_ip, 20 * limits.requests_ip)
+        self._requests: Buckets[str] = Buckets(rate)
+        self._to_reserve: Buckets[str] = Buckets(rate)  # whoever dials a lot keeps nobody in its house from reserving
         self._connections: Counter[str] = Counter()
         self._reservations: dict[str, tuple[str, float]] = {}  # peer: address, end
         self._circuits: dict[int, tuple[End, End]] = {}
@@ -142,7 +145,7 @@ class Admission:
 
     def reserve(self, who: End, now: float) -> Refusal | float:
         """When the new or renewed reservation ends, or why there is none."""
-        if not self._requests.take(who.ip, now):
+        if not self._to_reserve.take(who.ip, now):
             return self._refuse(Refusal.RATE)
         if who.relayed:
             return self._refuse(Refusal.RELAYED)

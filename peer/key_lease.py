@@ -56,6 +56,8 @@ class KeyLease:
         self._beat = self._heard = time.time()  # a machine that sleeps has no monotonic time
         self._taken = False
         self.lost = False
+        self.entered = False
+        """Whether anybody could be asked for the key."""
 
     async def acquire(self, addresses: Sequence[str], run: bytes) -> None:
         """Returns when no other machine holds the key, as far as those at ``addresses`` know.
@@ -65,6 +67,7 @@ class KeyLease:
         if addresses:
             async with asking(addresses, run, self._timing, self._root / "asking") as directory:
                 if await answered(directory):
+                    self.entered = True
                     await self._wait(directory)
                 else:
                     self._unsure_until = time.monotonic() + self._timing.lifetime_s

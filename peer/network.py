@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -33,6 +34,7 @@ from .nearby import Nearby
 from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
+from .serving import only_asks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,7 +101,7 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
-        self._restarts, self._salt = 0, secrets.token_bytes(16)
+        self._restarts, self._salt, self._began = 0, secrets.token_bytes(16), time.monotonic()
         around = Surroundings(
             self._observers,
             self._relays,
@@ -133,7 +135,8 @@ class Network:
         self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
         await self.transport.start(self._p2pd.control, in_rounds=False)
         await self._reaching.start()
-        await self._directory.start(addresses)
+        self._directory.client = self.lease.entered and not self._reaching.confined
+        await self._directory.start(addresses, client=self._directory.client)
         self._nearby.start()
         self._announce()
         self._tasks = self._begin_tasks()
@@ -248,7 +251,7 @@ class Network:
             self._reporter.warn("p2pd", "p2pd died and was started again", remedy)
         self._restarts = self._p2pd.restarts
         await self.transport.rebind(control)
-        self._directory.client = bool(self._p2pd.relays)  # what is stored behind a NAT gets lost
+        self._directory.client = self._only_asks()
         await self._directory.rebind()
         self._announce()
 
@@ -344,9 +347,25 @@ class Network:
             child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
             self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
             self._tell_seeds()
+            await self._serve_directory()
             self.refusals.tell()
             await self._remember()
             await asyncio.sleep(SHOW_S)
+
+    async def _serve_directory(self) -> None:
+        if self._only_asks() != self._directory.client:
+            self._directory.client = not self._directory.client
+            with contextlib.suppress(MurmurError):  # p2pd is just being restarted, and the directory with it
+                await self._directory.rebind()
+
+    def _only_asks(self) -> bool:
+        return only_asks(
+            self._directory.client,
+            self._reaching.plan,
+            reserves=bool(self._p2pd.relays),  # what is stored behind a NAT gets lost
+            entered=any(seed.state == "ok" for seed in self.seeds()),
+            waited_s=time.monotonic() - self._began,
+        )
 
     def _tell_seeds(self) -> None:
         seeds = self._directory.seeds()
