@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -29,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 from protocols.errors import EnvironmentFault, MurmurError
 
 from . import children, leftovers
+from .listening import claim_port, hosts_of
 from .p2pd_command import command, environment
 from .parent import die_with
 from .tasks import end
@@ -55,7 +54,6 @@ STALLED_S = 2.0
 _IDENTIFY = b"\x02\x08\x00"
 """A ``Request`` of type IDENTIFY after its length, as p2pd.proto has it."""
 
-_PORT_TRIES = 20
 _LINE_LIMIT = 1 << 20
 
 
@@ -70,7 +68,7 @@ class P2pdConfig:
     port: int = 0
     """TCP and UDP port; 0 = any, kept over restarts."""
     host: str = "0.0.0.0"
-    """IPv4 address to listen on."""
+    """IP address to listen on; ``0.0.0.0``: all of both families (``listening.hosts_of``)."""
     quic: bool = False
     """Listen for QUIC too, even without relays to reserve at: observers of peers that punch holes do."""
 
@@ -210,7 +208,10 @@ class P2pd:
             ) from error
 
     def _command(self) -> list[str]:
-        return command(self._binary, self._config, control=self.control, port=self.port, relays=self._relays)
+        hosts = hosts_of(self._config.host)
+        return command(
+            self._binary, self._config, control=self.control, port=self.port, relays=self._relays, hosts=hosts
+        )
 
     async def _read_output(self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]) -> None:
         assert process.stdout is not None
@@ -313,34 +314,6 @@ def find_binary() -> Path:
     if not os.access(path, os.X_OK):
         raise EnvironmentFault(f"{path} is missing or cannot be executed", remedy=remedy)
     return path
-
-
-def claim_port(host: str, port: int) -> int:
-    """A port free for TCP and UDP: ``port``, or any when it is 0; raises EnvironmentFault.
-
-    Asked before p2pd starts, because two p2pd of one user share a TCP port without complaint (SO_REUSEPORT).
-    """
-    for _ in range(1 if port else _PORT_TRIES):
-        try:
-            with (
-                socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
-                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
-            ):
-                tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT don't matter
-                tcp.bind((host, port))
-                claimed: int = tcp.getsockname()[1]
-                udp.bind((host, claimed))
-                return claimed
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise EnvironmentFault(
-                    f"cannot listen on {host} port {port}: {error.strerror}",
-                    remedy="choose another port with --p2p-port (0 = any)",
-                ) from error
-    raise EnvironmentFault(
-        f"port {port} is in use by another program" if port else "found no port free for both TCP and UDP",
-        remedy="stop that program, or choose another port with --p2p-port (0 = any)",
-    )
 
 
 def _socket_directory() -> Path:

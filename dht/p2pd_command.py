@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .limits import CONNECTION_GRACE_S, CONNECTIONS, CONNECTIONS_KEPT
+from .listening import at, is_confined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +19,18 @@ _RESERVING = ("-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1"
 """With discovery it would wait for four candidates, or for three minutes."""
 
 
-def command(binary: Path, config: P2pdConfig, *, control: str, port: int, relays: Sequence[str]) -> list[str]:
-    """Its flags; ``control`` is the multiaddr of its control socket, ``relays`` where it reserves.
+def command(  # noqa: PLR0913 - all by name
+    binary: Path, config: P2pdConfig, *, control: str, port: int, relays: Sequence[str], hosts: Sequence[str] = ()
+) -> list[str]:
+    """Its flags; ``control`` is the multiaddr of its control socket, ``relays`` where it reserves,
+    ``hosts`` the IP addresses to listen on (none: ``config.host``).
 
     Only who punches holes, and who observes those, listens for QUIC: where both ends do, go-libp2p takes it for every
     connection but the first, at half the throughput and with a sudden death unnoticed for seconds (TCP: milliseconds).
     """
-    host = config.host
-    quic = config.quic or bool(relays)
-    listen = f"/ip4/{host}/tcp/{port}" + (f",/ip4/{host}/udp/{port}/quic-v1" if quic else "")
+    each = [at(host) for host in hosts or (config.host,)]
+    quic = [f"{host}/udp/{port}/quic-v1" for host in each] if config.quic or relays else []
+    listen = ",".join((*(f"{host}/tcp/{port}" for host in each), *quic))
     return [
         str(binary),
         *([f"-id={config.key}"] if config.key is not None else []),
@@ -38,7 +42,7 @@ def command(binary: Path, config: P2pdConfig, *, control: str, port: int, relays
         "-relay=1",
         "-relayService=0",  # stock limits would cut circuits after 128 KiB
         "-autonat=1",
-        f"-natPortMap={int(not host.startswith('127.'))}",  # asks the router, by UPnP or NAT-PMP
+        f"-natPortMap={int(not is_confined(config.host))}",  # asks the router, by UPnP or NAT-PMP
         "-connManager=1",
         f"-connHi={CONNECTIONS}",
         f"-connLo={CONNECTIONS_KEPT}",

@@ -157,8 +157,8 @@ def _kind_of_nat(view: View) -> tuple[str, ...]:
     ends = {each for each in view.seen.values() if is_outside(each) and "/udp/" in each}
     if not ends:
         return ("seen over TCP alone: without UDP no hole can be punched",) if view.seen else ()
-    ports = {each.split("/")[4] for each in ends}
-    if len(ends) > 1 and len(ports) > 1:
+    ports = {(each.split("/")[1], each.split("/")[4]) for each in ends}
+    if len(ports) > len({family for family, _ in ports}):
         return ("each peer sees another port: a symmetric NAT, no hole can be punched",)
     return (f"seen at {min(ends)}",)
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"/dns[46]?/[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,7}/tcp/[1-9][0-9]{0,4}", re.ASCII)
 
 
-def relay_address(addresses: Iterable[str], peer: str) -> str:
-    """The first of them that p2pd may be given as a relay's; "" without one.
+def relay_address(addresses: Iterable[str], peer: str, near: Container[str] = (), families: str = "") -> str:
+    """The first of them that p2pd may be given as a relay's, those at hosts in ``near`` before others; "" without one.
 
+    Of others those of these ``families`` (``4``, ``6``) come first: a machine may have the one without the other.
     It ends at once on a flag that it cannot read, and an address inside a home is no relay's.
     """
-    return next((each for each in addresses if _is_public(each.removesuffix(f"/p2p/{peer}"), each)), "")
+    sound = [each for each in addresses if _is_public(each.removesuffix(f"/p2p/{peer}"), each)]
+    return min(sound, key=lambda each: (host_of(each) not in near, family_of(each) not in families), default="")
 
 
 def drawn(relays: Mapping[PeerId, str], salt: bytes, near: Container[str] = ()) -> tuple[str, ...]:
@@ -44,6 +46,11 @@ def candidates(known: Sequence[str], using: Sequence[str], failed: Mapping[str, 
 def host_of(address: str) -> str:
     """``/ip4/IP`` or the like, with which a multiaddr begins."""
     return "/".join(address.split("/")[:3])
+
+
+def family_of(address: str) -> str:
+    """``4`` or ``6`` of ``/ip4/…``, ``/dns6/…`` and the like; another letter where a name may have both."""
+    return address.split("/")[1][-1]
 
 
 def _is_public(end: str, address: str) -> bool:

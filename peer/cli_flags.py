@@ -129,6 +129,17 @@ def peer_address(text: str) -> str:
     return text
 
 
+def ip(text: str) -> str:
+    """An IPv4 or IPv6 address to listen on, in its usual form."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an IP address") from error
+    if isinstance(found, ipaddress.IPv6Address) and (found.is_link_local or found.ipv4_mapped):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address that other machines can dial")
+    return str(found)
+
+
 def ipv4(text: str) -> str:
     """An IPv4 address, as p2pd wants it."""
     try:

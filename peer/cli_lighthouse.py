@@ -8,7 +8,7 @@ from typing import Any
 
 from protocols.errors import ConfigError, EnvironmentFault
 
-from .cli_flags import Commands, at_least, common, ipv4, peer_address, port
+from .cli_flags import Commands, at_least, common, ip, ipv4, peer_address, port
 from .options import LighthouseOptions
 
 EXTRA = "pip install 'murmuration[lighthouse]'"
@@ -21,7 +21,8 @@ def add(commands: Commands) -> None:
         "lighthouse", help=about, description=about, parents=[common("home")], allow_abbrev=False
     )
     flag, usual = parser.add_argument, LighthouseOptions
-    flag("--listen", type=ipv4, default=usual.listen, metavar="IPV4", help="address to listen on (%(default)s = all)")
+    about = "address to listen on (%(default)s = all, also of IPv6)"
+    flag("--listen", type=ip, default=usual.listen, metavar="IP", help=about)
     flag("--p2p-port", type=port, default=usual.p2p_port, metavar="N", help="of the entry, TCP and UDP (%(default)s)")
     flag("--relay-port", type=port, default=usual.relay_port, metavar="N", help="of the relay, TCP (%(default)s)")
     flag(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from protocols.errors import ConfigError
 
 from . import config
-from .cli_flags import SIZES, at_least, gigabytes, ipv4, peer_address, port
+from .cli_flags import SIZES, at_least, gigabytes, ip, peer_address, port
 from .config import Option
 from .options import UpOptions
 from .paths import config_file, default_home
@@ -62,7 +62,7 @@ OPTIONS: tuple[Option, ...] = (
         written=str,
         is_path=True,
     ),
-    Option("listen", ipv4, _default("listen"), "address to take peers on (0.0.0.0 = all)", "IPV4"),
+    Option("listen", ip, _default("listen"), "address to take peers on (0.0.0.0 = all, also of IPv6)", "IP"),
     Option("p2p_port", port, _default("p2p_port"), "0 = any", "N"),
     Option("api_port", port, _default("api_port"), "0 = any; written to HOME/api.json", "N"),
     Option("rounds", at_least(0), _default("rounds"), "end after N sealed rounds; 0 = open end", "N"),

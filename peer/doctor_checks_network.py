@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from dht.p2pd import claim_port
+from dht.listening import claim_port
 from dht.probe import NAT_PMP_PORT, SSDP, ask_nat_pmp, default_gateway, find_upnp
 from protocols.errors import EnvironmentFault
 

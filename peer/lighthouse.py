@@ -21,6 +21,7 @@ from starlette.routing import Route
 from dht import reach
 from dht.addresses import told
 from dht.entry import EntryNode, Herald
+from dht.listening import EVERYWHERE, EVERYWHERE_6, at, claim_port, hosts_of
 from dht.p2pd import P2pd, P2pdConfig
 from dht.relay_limits import RelayLimits
 from dht.relay_process import RelayConfig, RelayProcess
@@ -84,14 +85,10 @@ class Lighthouse:
         self._entry = EntryNode(self._transport, version("murmuration"), named=options.runs)
         self._reach = reach.ReachServer()
         limits = RelayLimits(total_rate=options.total_rate, circuit_rate=options.total_rate / 2)
-        self._relay = RelayProcess(
-            RelayConfig(
-                relay_key,
-                (f"/ip4/{options.listen}/tcp/{options.relay_port}",),
-                tuple(f"{host}/tcp/{options.relay_port}" for host in options.announce),
-                limits,
-            )
-        )
+        port = options.relay_port or claim_port(options.listen, 0)  # one for both families
+        listen = tuple(f"{at(host)}/tcp/{port}" for host in hosts_of(options.listen))
+        announce = tuple(f"{host}/tcp/{port}" for host in options.announce)
+        self._relay = RelayProcess(RelayConfig(relay_key, listen, announce, limits))
         self._began = time.monotonic()
         self.stopping = asyncio.Event()
         """Set to end it."""
@@ -190,11 +187,13 @@ class Lighthouse:
 
 
 def own_hosts(listen: str) -> tuple[str, ...]:
-    """This machine's IPv4 addresses as multiaddrs, if it listens on all of them; else the one."""
-    if listen != "0.0.0.0":
-        return (f"/ip4/{listen}",)
-    found = (each for addresses in psutil.net_if_addrs().values() for each in addresses)
-    return tuple(f"/ip4/{each.address}" for each in found if each.family == socket.AF_INET)
+    """This machine's addresses as multiaddrs, IPv4 first, if it listens on all of a family; else the one."""
+    if listen not in (EVERYWHERE, EVERYWHERE_6):
+        return (at(listen),)
+    families = (socket.AF_INET, socket.AF_INET6) if listen == EVERYWHERE else (socket.AF_INET6,)
+    found = [each for addresses in psutil.net_if_addrs().values() for each in addresses]
+    own = [each.address for family in families for each in found if each.family == family]
+    return tuple(at(each) for each in own if "%" not in each)  # link-local ones need an interface's name
 
 
 async def _no_frames(*_: object) -> None:

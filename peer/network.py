@@ -16,9 +16,10 @@ import psutil
 
 from dht.addresses import best_addresses
 from dht.directory import Directory
-from dht.p2pd import P2pd, P2pdConfig, claim_port
+from dht.listening import claim_port, is_confined
+from dht.p2pd import P2pd, P2pdConfig
 from dht.records import PeerRecord
-from dht.relay_choice import drawn, host_of, relay_address
+from dht.relay_choice import drawn, family_of, host_of, relay_address
 from dht.relay_watch import RelayWatch
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
@@ -113,8 +114,7 @@ class Network:
             near=self._nearby.address,
             outside=self._nearby.outside,
         )
-        confined = options.listen.startswith("127.")
-        self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, confined)
+        self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, is_confined(options.listen))
         self._relay_watch = RelayWatch(self.transport, lambda: self._p2pd.relays)
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
@@ -277,8 +277,10 @@ class Network:
     def _relays(self) -> tuple[str, ...]:
         """First those beside a seed: the person has chosen it, and a name in the directory costs nothing."""
         each = ((peer, record) for peer, record in self._helpers.items() if "relay" in record.roles)
-        relays = {peer: found for peer, record in each if (found := relay_address(record.addresses, peer))}
-        return drawn(relays, self._salt, {host_of(seed.address) for seed in self.seeds() if seed.state == "ok"})
+        near = {host_of(seed.address) for seed in self.seeds() if seed.state == "ok"}
+        by = "".join(map(family_of, near))
+        relays = {peer: found for peer, record in each if (found := relay_address(record.addresses, peer, near, by))}
+        return drawn(relays, self._salt, near)
 
     def _lighthouses(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, record in self._helpers.items() if "lighthouse" in record.roles)

@@ -24,7 +24,7 @@ class UpOptions:
     data: Path | None = None
     """Folder of the run's text files; None = the embedded corpus, or what other peers have."""
     listen: str = "0.0.0.0"
-    """IPv4 address on which peers are taken; 127.0.0.1 keeps everything on this machine."""
+    """IP address on which peers are taken, ``0.0.0.0`` = all of both families; 127.0.0.1 keeps all on this machine."""
     p2p_port: int = 0
     """0 = any."""
     api_port: int = 0
@@ -97,7 +97,7 @@ class LighthouseOptions:
 
     home: Path
     listen: str = "0.0.0.0"
-    """IPv4 address on which both listen."""
+    """IP address on which both listen; ``0.0.0.0`` = all of both families."""
     p2p_port: int = 4001
     relay_port: int = 4002
     announce: tuple[str, ...] = ()

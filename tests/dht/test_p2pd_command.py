@@ -32,7 +32,17 @@ def test_it_listens_for_tcp_with_its_own_key_and_for_quic_where_that_punches_hol
     assert both in flags(CONFIG, "one")
 
 
-@pytest.mark.parametrize(("host", "asks"), [("0.0.0.0", "1"), ("192.168.1.7", "1"), ("127.0.0.1", "0")])
+def test_it_listens_in_each_family_at_one_port() -> None:
+    both = ("0.0.0.0", "::")
+    said = command(Path("/bin/p2pd"), CONFIG, control="/unix/s", port=9, relays=(), hosts=both)
+    assert "-hostAddrs=/ip4/0.0.0.0/tcp/9,/ip6/::/tcp/9" in said
+    said = command(Path("/bin/p2pd"), CONFIG, control="/unix/s", port=9, relays=["one"], hosts=both)
+    tcp, quic = "/ip4/0.0.0.0/tcp/9,/ip6/::/tcp/9", "/ip4/0.0.0.0/udp/9/quic-v1,/ip6/::/udp/9/quic-v1"
+    assert f"-hostAddrs={tcp},{quic}" in said
+    assert "-hostAddrs=/ip6/2001:db8::7/tcp/9" in flags(P2pdConfig(Path("/home"), None, host="2001:db8::7"))
+
+
+@pytest.mark.parametrize(("host", "asks"), [("0.0.0.0", "1"), ("192.168.1.7", "1"), ("127.0.0.1", "0"), ("::1", "0")])
 def test_the_router_is_asked_for_a_port_unless_all_stays_on_this_machine(host: str, asks: str) -> None:
     assert f"-natPortMap={asks}" in flags(P2pdConfig(Path("/home"), None, host=host))
 

@@ -120,6 +120,7 @@ def test_circuits_are_told_and_the_relays_kept(punched: int, rung: str) -> None:
         ({"a": UDP_END, "b": UDP_END}, f"seen at {UDP_END}"),
         ({"a": UDP_END, "b": TCP_END.replace("50000", "7")}, f"seen at {UDP_END}"),
         ({"a": UDP_END, "b": UDP_END.replace("50000", "50001")}, "a symmetric NAT"),
+        ({"a": UDP_END, "b": "/ip6/2a0b::1/udp/4001/quic-v1"}, f"seen at {UDP_END}"),
     ],
 )
 def test_the_kind_of_nat_is_told_from_udp_alone(seen: Mapping[str, str], words: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.relay_choice import candidates, drawn, relay_address
+from dht.relay_choice import candidates, drawn, family_of, relay_address
 from peer.identity import Identity
 from protocols.ids import PeerId
 
@@ -42,6 +42,14 @@ def test_a_public_address_is_taken(end: str) -> None:
 )
 def test_what_would_end_p2pd_or_lead_into_a_home_is_not(address: str) -> None:
     assert relay_address([address], RELAY) == ""
+
+
+def test_of_a_relays_addresses_that_beside_a_seed_comes_first_then_those_of_a_family_in_which_one_answers() -> None:
+    four, six = (f"{each}/tcp/4002/p2p/{RELAY}" for each in ("/ip4/8.8.8.8", "/ip6/2a0b::1"))
+    assert relay_address([four, six], RELAY) == four
+    assert relay_address([four, six], RELAY, {"/ip6/2a0b::1"}) == six
+    assert relay_address([four, six], RELAY, {"/ip6/2a0b::2"}, "6") == six
+    assert relay_address([four, six], RELAY, {"/dns4/a.example"}, family_of("/dns4/a.example")) == four
 
 
 def test_no_choice_of_an_id_comes_first_but_what_stands_beside_a_seed_does() -> None:

@@ -58,6 +58,8 @@ def test_one_exit_code_for_each_fault() -> None:
         ("up", "--alone", "--join", "/ip4/127.0.0.1/tcp/1"),
         ("up", "--ro", "3"),
         ("up", "--listen", "banana"),
+        ("up", "--listen", "fe80::1"),
+        ("up", "--listen", "::ffff:1.2.3.4"),
         ("up", "--join", "banana"),
         ("up", "--join", "murmur1abc"),
         ("up", "--join", "/ip4/127.0.0.1/tcp/1/p2p/banana"),

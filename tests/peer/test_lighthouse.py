@@ -125,15 +125,17 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "expected"), [("127.0.0.1", {"/ip4/127.0.0.1"}), ("203.0.113.7", {"/ip4/203.0.113.7"})]
+    ("listen", "expected"), [("127.0.0.1", {"/ip4/127.0.0.1"}), ("2001:db8::7", {"/ip6/2001:db8::7"})]
 )
 def test_it_tells_the_one_address_at_which_it_listens(listen: str, expected: set[str]) -> None:
     assert set(lighthouse.own_hosts(listen)) == expected
 
 
 def test_listening_everywhere_it_tells_its_own_addresses() -> None:
-    assert "/ip4/127.0.0.1" in lighthouse.own_hosts("0.0.0.0")
-    assert all(each.startswith("/ip4/") for each in lighthouse.own_hosts("0.0.0.0"))
+    own = lighthouse.own_hosts("0.0.0.0")
+    assert own[0].startswith("/ip4/") and "/ip4/127.0.0.1" in own
+    assert all(each.startswith(("/ip4/", "/ip6/")) and "%" not in each for each in own)
+    assert lighthouse.own_hosts("::") == tuple(each for each in own if each.startswith("/ip6/"))
 
 
 def get(base: str, path: str) -> tuple[str, str]:
