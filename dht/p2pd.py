@@ -73,6 +73,8 @@ class P2pdConfig:
     """IPv4 address to listen on."""
     quic: bool = False
     """Listen for QUIC too, even without relays to reserve at: observers of peers that punch holes do."""
+    maps: bool = True
+    """Ask the router for a port, by UPnP or NAT-PMP."""
 
 
 class P2pd:

@@ -38,7 +38,7 @@ def command(binary: Path, config: P2pdConfig, *, control: str, port: int, relays
         "-relay=1",
         "-relayService=0",  # stock limits would cut circuits after 128 KiB
         "-autonat=1",
-        f"-natPortMap={int(not host.startswith('127.'))}",  # asks the router, by UPnP or NAT-PMP
+        f"-natPortMap={int(config.maps and not host.startswith('127.'))}",
         "-connManager=1",
         f"-connHi={CONNECTIONS}",
         f"-connLo={CONNECTIONS_KEPT}",
