@@ -71,6 +71,8 @@ class P2pdConfig:
     """IP address to listen on; ``0.0.0.0``: all of both families (``listening.hosts_of``)."""
     quic: bool = False
     """Listen for QUIC too, even without relays to reserve at: observers of peers that punch holes do."""
+    maps: bool = True
+    """Ask the router for a port, by UPnP or NAT-PMP."""
 
 
 class P2pd:

@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913 - all by name
         "-relay=1",
         "-relayService=0",  # stock limits would cut circuits after 128 KiB
         "-autonat=1",
-        f"-natPortMap={int(not is_confined(config.host))}",  # asks the router, by UPnP or NAT-PMP
+        f"-natPortMap={int(config.maps and not is_confined(config.host))}",
         "-connManager=1",
         f"-connHi={CONNECTIONS}",
         f"-connLo={CONNECTIONS_KEPT}",

@@ -18,6 +18,7 @@ from . import doctor_checks_entry as by_entry
 from . import doctor_checks_home as by_home
 from . import doctor_checks_machine as by_machine
 from . import doctor_checks_network as by_network
+from . import doctor_checks_outside as by_outside
 from . import doctor_interfaces as interfaces
 from .doctor import WITHIN_S, Check, beside
 from .doctor_report import JOIN, Outcome, skipped
@@ -44,15 +45,26 @@ class Checks:
         self._manifest = None if isinstance(subject.goal, MurmurError) else subject.goal.manifest
         self._names = by_entry.Names()
         self._torch = asyncio.create_task(by_machine.torch(), name="torch")
+        self._own = cache(interfaces.own_addresses)  # asked inside of the checks: what fails there is a finding
+        self._port = cache(partial(by_network.port, self._options.listen, self._options.p2p_port, subject.status))
+        self._apart = _APART if self._options.alone else _LOCAL if by_network.is_local(self._options.listen) else ""
+        self._outside = asyncio.create_task(self._look_outside(), name="outside")
 
     async def close(self) -> None:
         """End what may still run."""
-        await end([self._torch])
+        await end([self._torch, self._outside])
         await self._names.close()
 
     def all(self) -> list[Check]:
         """Every check, each id once."""
-        return [*self._of_home(), *self._of_machine(), *self._of_network(), *self._of_entry(), *self._of_daemon()]
+        return [
+            *self._of_home(),
+            *self._of_machine(),
+            *self._of_network(),
+            *self._of_entry(),
+            *self._of_outside(),
+            *self._of_daemon(),
+        ]
 
     def _of_home(self) -> list[Check]:
         subject, home = self._subject, self._subject.home
@@ -112,10 +124,8 @@ class Checks:
 
     def _of_network(self) -> list[Check]:
         options, status = self._options, self._subject.status
-        own = cache(interfaces.own_addresses)  # asked inside of the checks: what fails there is a finding
+        own, wanted = self._own, options.p2p_port
         v4, v6 = (partial(interfaces.has_route, family) for family in (socket.AF_INET, socket.AF_INET6))
-        apart = _APART if options.alone else _LOCAL if by_network.is_local(options.listen) else ""
-        wanted = options.p2p_port
         looks: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (
             ("network", "network", lambda: by_network.addresses(own(), routed=v4() or v6())),
             (
@@ -124,8 +134,7 @@ class Checks:
                 lambda: by_network.container(own(), inside=interfaces.in_container(), port=wanted),
             ),
             ("ipv6", "IPv6", lambda: by_network.ipv6(own(), routed=v6())),
-            ("nat", "NAT", lambda: by_network.nat(own())),
-            ("port", "port", lambda: by_network.port(options.listen, wanted, status)),
+            ("port", "port", self._port),
         )
         checks = [
             *(Check(name, title, _at_once(look)) for name, title, look in looks),
@@ -136,19 +145,28 @@ class Checks:
                 3 * by_network.ROUTER_S,
             ),
         ]
-        shown = [_unless(apart, each) for each in checks]
+        shown = [_unless(self._apart, each) for each in checks]
         if options.api_port and status is None:
             shown.append(Check("api-port", "API port", _at_once(partial(by_network.api_port, options.api_port))))
         return shown
 
-    def _of_entry(self) -> list[Check]:
+    def _addresses(self) -> tuple[list[str], list[str]]:
+        """Those to join by, and of peers met before, each once."""
         subject, options = self._subject, self._options
         given = [each for each in options.join if each.startswith("/")]
         if not isinstance(subject.goal, MurmurError):
             given = list(subject.goal.seeds)
-        seeds = {each["address"]: each for each in subject.status["seeds"]} if subject.status else {}
-        given += [each for each in seeds if each not in given and each not in subject.met]
-        met = [each for each in subject.met if each not in given]
+        given += [each for each in self._seeds() if each not in given and each not in subject.met]
+        return given, [each for each in subject.met if each not in given]
+
+    def _seeds(self) -> dict[str, dict[str, Any]]:
+        status = self._subject.status
+        return {each["address"]: each for each in status["seeds"]} if status else {}
+
+    def _of_entry(self) -> list[Check]:
+        subject, options = self._subject, self._options
+        given, met = self._addresses()
+        seeds = self._seeds()
         place = subject.configured.place("join") if options.join else ""
         doors = [by_entry.Door(each, seeds.get(each), place) for each in given]
         known = [by_entry.Door(each, seeds.get(each)) for each in met]
@@ -164,15 +182,51 @@ class Checks:
         ]
         return [_unless(_APART if options.alone else "", each) for each in checks]
 
+    async def _look_outside(self) -> by_outside.Outside:
+        given, met = self._addresses()
+        addresses, status, goal = [*given, *met], self._subject.status, self._subject.goal
+        if self._apart:
+            return by_outside.Outside(why=self._apart)
+        if not any(interfaces.has_route(family) for family in (socket.AF_INET, socket.AF_INET6)):
+            return by_outside.Outside(why="there is no network")
+        if not addresses:
+            return by_outside.Outside(why="there is no address at which to ask (`--join`)")
+        is_free = status is None and self._port().result == "pass"  # asked before, for then it is in use
+        run = bytes(32) if isinstance(goal, MurmurError) else goal.run  # a lighthouse answers for any
+        port, relays = self._options.p2p_port if is_free else 0, by_outside.relays_of(status)
+        try:
+            return await by_outside.ask(run, port, addresses, relays)
+        except TimeoutError:
+            return by_outside.Outside(why=f"asking took longer than {by_outside.WITHIN_S:.0f} s")
+        except (OSError, ValueError) as error:
+            return by_outside.Outside(why=f"asking came to nothing: {error}")
+
+    def _of_outside(self) -> list[Check]:
+        status, within = self._subject.status, by_outside.WITHIN_S + WITHIN_S
+        asked: Callable[[], Awaitable[by_outside.Outside]] = partial(asyncio.shield, self._outside)
+
+        async def nat() -> Outcome:
+            return by_outside.nat(self._own(), await asked(), status)
+
+        async def inbound() -> Outcome:
+            return by_outside.inbound(self._own(), await asked())
+
+        async def relays() -> Outcome:
+            return by_outside.relays(await asked(), status)
+
+        checks = [Check("nat", "NAT", nat, within), Check("relays", "relays", relays, within)]
+        if status is None:
+            checks.insert(1, Check("inbound", "inbound", inbound, within))
+        return [_unless(self._apart, each) for each in checks]
+
     def _of_daemon(self) -> list[Check]:
         status, alone = self._subject.status, self._options.alone
         checks = [
             Check(name, title, _at_once(partial(look, status, alone=alone)))
             for name, title, look in (
-                ("inbound", "inbound", by_daemon.inbound),
+                *((("inbound", "inbound", by_daemon.inbound),) if status is not None else ()),
                 ("peers", "peers", by_daemon.peers),
                 ("punch", "punching", by_daemon.punch),
-                ("relays", "relays", by_daemon.relays),
             )
         ]
         warned = by_daemon.warnings(status)

@@ -74,23 +74,6 @@ def punch(status: dict[str, Any] | None, *, alone: bool) -> Outcome:
     return skipped("no connection has needed it" if now["total"] else "no peer is connected to try it with")
 
 
-def relays(status: dict[str, Any] | None, *, alone: bool) -> Outcome:
-    """Whether relays hold a place for this peer."""
-    if alone:
-        return skipped("--alone never looks for peers")
-    if status is None:
-        return skipped(NO_DAEMON)
-    places = [each for each in status["reach"]["addresses"] if CIRCUIT in each]
-    if places:
-        via = ", ".join(each.partition(CIRCUIT)[0].rpartition("/p2p/")[2][-6:] for each in places)
-        return passed(
-            f"{len(places)} hold{'s' * (len(places) == 1)} a place for this peer (…{via}); their speed is not measured"
-        )
-    if status["reach"]["rung"] in ("public", "mapped", "ipv6"):
-        return skipped("not needed: others come here directly")
-    return skipped("the daemon has no place at a relay")
-
-
 def warnings(status: dict[str, Any] | None) -> dict[str, Outcome]:
     """What the daemon itself warns of, by code; its clock has a check of its own."""
     found = status["warnings"] if status is not None else ()

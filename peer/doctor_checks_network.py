@@ -89,7 +89,7 @@ def ipv6(own: Sequence[Own], *, routed: bool) -> Outcome:
 def port(host: str, wanted: int, status: dict[str, Any] | None) -> Outcome:
     """Whether peers can be taken on the port that was chosen."""
     if status is not None:
-        held = ports(status["reach"]["addresses"])
+        held = ports([each for each in status["reach"]["addresses"] if "/p2p-circuit" not in each])  # a relay's own
         if held and (not wanted or str(wanted) in held):
             return passed(f"{', '.join(held)}, where this home's daemon listens")
     try:
@@ -125,18 +125,6 @@ def _holder(number: int) -> str:
             if listens and each.laddr and each.laddr.port == number and each.pid:
                 return f"{psutil.Process(each.pid).name()}, process {each.pid}"
     return ""
-
-
-def nat(own: Sequence[Own]) -> Outcome:
-    """What lies between this machine and the internet, as far as its own addresses tell."""
-    if public := of_kind(own, "public", version=4):
-        return passed(f"none: {_list(public)} is public")
-    if not of_kind(own, "private", "shared", "bridge", version=4):
-        return skipped("no IPv4 here")
-    return skipped(
-        "there is one, for all IPv4 addresses here are private; of which kind, only two peers could tell that say which"
-        " address they see"
-    )
 
 
 async def upnp(

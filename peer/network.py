@@ -21,6 +21,7 @@ from dht.p2pd import P2pd, P2pdConfig
 from dht.records import PeerRecord
 from dht.relay_choice import drawn, family_of, host_of, relay_address
 from dht.relay_watch import RelayWatch
+from dht.rtt import RoundTrips
 from dht.tasks import end, keep_going
 from dht.transport import StreamTransport, TransportConfig
 from protocols.errors import EnvironmentFault, MurmurError
@@ -96,6 +97,7 @@ class Network:
         self.transport = StreamTransport(
             config, self._on_frame, on_neighbours=self._on_neighbours, members=members, admits=admits
         )
+        self._trips = RoundTrips(lambda: self.transport.control, self.transport.neighbours, self.transport.routes.ways)
         self._directory = Directory(self.transport, run, identity.sign, members=members)
         self._nearby = Nearby(options, run, self._own, self._p2pd, self._directory, admits)
         self.lease = KeyLease(home.root, PeerId(identity.peer), reporter)
@@ -181,7 +183,7 @@ class Network:
         ways, traffic = self.transport.routes.ways(), self.transport.traffic().peers
         found = {}
         for peer in self.transport.neighbours():
-            way, crossed = ways.get(peer), traffic.get(peer, (None, None))
+            way, crossed = ways.get(peer), (*traffic.get(peer, (None, None)), self._trips.of(peer))
             found[peer] = Line(way.kind, way.transport, *crossed) if way else Line("direct", None, *crossed)
         return found
 
@@ -224,6 +226,7 @@ class Network:
             keep_going(self._reaching.run, "reachability"),
             keep_going(self._relay_watch.run, "heartbeat of relays"),
             keep_going(self._show, "network status"),
+            keep_going(self._trips.run, "round-trip times"),
         ]
 
     async def _end_tasks(self) -> None:

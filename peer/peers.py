@@ -23,12 +23,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A connection: ``direct``, ``punched`` or ``relayed``, over ``tcp`` or ``quic``, and the bytes that crossed."""
+    """A connection: ``direct``, ``punched`` or ``relayed``, over ``tcp`` or ``quic``, and its figures."""
 
     kind: str = "direct"
     transport: str | None = None
     sent: int | None = None
     received: int | None = None
+    rtt_s: float | None = None
+    """From a ping to its answer."""
 
 
 def rows(
@@ -60,6 +62,7 @@ def _row(
         "transport": line.transport if line else None,
         "sent": line.sent if line else None,
         "received": line.received if line else None,
+        "rtt_s": line.rtt_s if line else None,
         "member": None
         if member is None
         else {"state": member.state, "weight": member.weight, "sealed": member.sealed, "missed": member.missed},

@@ -183,10 +183,18 @@ def _connection(peer: dict[str, Any]) -> str:
     return " ".join(each for each in (peer["connection"] or "none", peer["transport"]) if each)
 
 
+def _milliseconds(seconds: float | None) -> str:
+    """0.0123 → ``12 ms``; below 1 ms with a decimal."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{seconds * 1e3:.{int(seconds < 1e-3)}f} ms"
+
+
 def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
-    """One row for each peer; on a narrow screen the ids are shortened and addresses left out."""
+    """One row for each peer; on a narrow screen the ids are shortened, software and addresses left out."""
     wide = width is None or width >= 110
-    rows = [("peer", "connection", "member", "weight", "sealed", "announced", "software", "address" if wide else "")]
+    head = ("peer", "connection", "rtt", "member", "weight", "sealed", "announced")
+    rows = [(*head, *(("software", "address") if wide else ()))]
     for each in peers:
         member = each["member"] or {}
         missed = f", missed {member['missed']}" if member.get("missed") else ""
@@ -194,12 +202,12 @@ def peers_screen(peers: list[dict[str, Any]], width: int | None = None) -> str:
             (
                 each["id"] if width is None else f"{each['id'][:4]}…{each['id'][-6:]}",
                 "this one" if each["own"] else _connection(each),
+                "" if each["own"] else _milliseconds(each.get("rtt_s")),
                 f"{member['state']}{missed}" if member else "no",
                 f"{member['weight']:.2f}" if member else UNKNOWN,
                 _text(member.get("sealed")),
                 _text(each["head"]),
-                _text(each["software"]),
-                _address(each["addresses"], whole=width is None) if wide else "",
+                *((_text(each["software"]), _address(each["addresses"], whole=width is None)) if wide else ()),
             )
         )
     cells = [[printable(cell) for cell in row] for row in rows]

@@ -45,6 +45,7 @@ def test_it_listens_in_each_family_at_one_port() -> None:
 @pytest.mark.parametrize(("host", "asks"), [("0.0.0.0", "1"), ("192.168.1.7", "1"), ("127.0.0.1", "0"), ("::1", "0")])
 def test_the_router_is_asked_for_a_port_unless_all_stays_on_this_machine(host: str, asks: str) -> None:
     assert f"-natPortMap={asks}" in flags(P2pdConfig(Path("/home"), None, host=host))
+    assert "-natPortMap=0" in flags(P2pdConfig(Path("/home"), None, host=host, maps=False))
 
 
 def test_it_reserves_only_where_relays_are_named() -> None:

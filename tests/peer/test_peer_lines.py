@@ -8,13 +8,13 @@ from peer.peers import Line, Record, rows
 from protocols.ids import PeerId
 
 OWN, A, B, C = (PeerId(name) for name in ("own", "a", "b", "c"))
-WAY = ("connection", "transport", "sent", "received")
+WAY = ("connection", "transport", "sent", "received", "rtt_s")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        Line("direct", "tcp", 5, 7),
+        Line("direct", "tcp", 5, 7, 0.012),
         Line("punched", "quic", 0, 0),
         Line("relayed", "tcp", 1, 2),
         Line("direct", None, None, None),
@@ -22,8 +22,8 @@ WAY = ("connection", "transport", "sent", "received")
 )
 def test_a_connection_is_told_by_kind_transport_and_bytes(line: Line) -> None:
     [own, row] = rows(OWN, None, {A: line}, {}, [])
-    assert [row[each] for each in WAY] == [line.kind, line.transport, line.sent, line.received]
-    assert own["own"] and not row["own"] and [own[each] for each in WAY] == [None] * 4
+    assert [row[each] for each in WAY] == [line.kind, line.transport, line.sent, line.received, line.rtt_s]
+    assert own["own"] and not row["own"] and [own[each] for each in WAY] == [None] * 5
 
 
 def test_oneself_comes_first_then_who_is_connected_and_nobody_twice() -> None:

@@ -165,16 +165,17 @@ def test_peers_fit_a_narrow_terminal() -> None:
         {"id": PEER, "own": True, "connection": None, "transport": None, "member": member,
          "software": None, "head": None, "addresses": []},
         {"id": "12D3KooWother" + "x" * 39, "own": False, "connection": "direct", "transport": None, "member": None,
-         "software": "0.1.0", "head": 7, "addresses": ["/ip4/203.0.113.9/tcp/4001/p2p/12D3KooWother"]},
+         "software": "0.1.0", "head": 7, "rtt_s": 0.0312, "addresses": ["/ip4/203.0.113.9/tcp/4001/p2p/12D3KooWother"]},
     ]  # fmt: skip
     narrow = peers_screen(rows, 80).splitlines()
     assert max(map(len, narrow)) <= 80
     assert narrow[1].split()[:5] == ["12D3…DSBbNi", "this", "one", "standing,", "missed"]
-    assert narrow[2].split() == ["12D3…xxxxxx", "direct", "no", "–", "–", "7", "0.1.0"]
+    assert narrow[2].split() == ["12D3…xxxxxx", "direct", "31", "ms", "no", "–", "–", "7"]
     assert narrow[-1] == "1 connected, 1 member"
     assert peers_screen(rows[:1], 80).splitlines()[-1].startswith("none yet: `murmur status` says why")
     assert PEER in peers_screen(rows)
-    assert "/ip4/203.0.113.9" in peers_screen(rows, 200)
+    assert "0.1.0" in (wide := peers_screen(rows, 200)) and "/ip4/203.0.113.9" in wide
+    assert "0.4 ms" in peers_screen([{**rows[1], "rtt_s": 0.0004}], 80)
 
 
 def row(document: dict[str, Any], name: str) -> str:
