@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from protocols.errors import TransportError
+from protocols.errors import RemoteError, TransportError
 from protocols.ids import PeerId, short
 
+from .rtt import ping
 from .tasks import end
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PING = "/ipfs/ping/1.0.0"
-PING_BYTES = 32
 LOOK_S = 1.0
 BEAT_S = 4.0
 """Between heartbeats, each on a stream of its own: they cost a relay about a millisecond."""
@@ -115,20 +113,12 @@ class RelayWatch:
     async def _beat(self, relay: PeerId) -> bool:
         """Whether it answers in time. A refusal is an answer: not every relay speaks this protocol."""
         try:
-            async with asyncio.timeout(SILENT_S):
-                reader, writer = await self._transport.control.open(relay, PING)
-                try:
-                    word = os.urandom(PING_BYTES)
-                    writer.write(word)
-                    return await reader.readexactly(PING_BYTES) == word
-                finally:
-                    writer.transport.abort()
+            await ping(self._transport.control, relay, within=SILENT_S)
+        except RemoteError:
+            return True
         except TransportError as error:
             return not isinstance(error.__cause__, TimeoutError)
-        except TimeoutError:
-            return False
-        except (OSError, EOFError, RuntimeError):  # the stream was closed; uvloop: RuntimeError then
-            return True
+        return True
 
 
 def relay_of(address: str) -> PeerId:

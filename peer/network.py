@@ -12,8 +12,6 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-import psutil
-
 from dht.addresses import best_addresses
 from dht.directory import Directory
 from dht.listening import claim_port, is_confined
@@ -28,11 +26,12 @@ from protocols.errors import EnvironmentFault, MurmurError
 from protocols.ids import PeerId, short
 from protocols.invitation import MAX_ADDRESSES, split
 
-from . import status as st
 from .address_book import AddressBook
 from .dialling import HELPERS, takes_part, whom_to_dial
 from .key_lease import KeyLease, leave
+from .meetings import Memory
 from .nearby import Nearby
+from .network_news import NetworkNews
 from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
@@ -56,11 +55,8 @@ LOOK_S = (1.0, 15.0)
 SHOW_S = 1.0
 ANNOUNCE_S = 60.0
 """A new head goes into the directory at most this often."""
-SAVE_S, NEWS_S = 60.0, 3.0
-"""Between two times that the book of addresses is written; and the same when there is somebody new in it."""
 TRIED = 16
 """Saved addresses that are tried beside the seeds."""
-KINDS = ("direct", "punched", "relayed")
 
 
 class Network:
@@ -120,8 +116,8 @@ class Network:
         self._relay_watch = RelayWatch(self.transport, lambda: self._p2pd.relays)
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
-        self._due, self._save, self._met = 0.0, 0.0, False
-        self._answering: frozenset[str] = frozenset()
+        self._due = 0.0
+        self._memory, self._news = Memory(self.book), NetworkNews(reporter)
         self.refusals = Refusals(reporter, self.transport.gauges, self._directory.gauges)
 
     async def start(self, seeds: Sequence[str] = (), invitation: str = "") -> None:
@@ -211,8 +207,7 @@ class Network:
         await self._end_tasks()
         await self._nearby.close()
         await self._reaching.close()
-        self._save = 0.0
-        await self._remember()
+        await self._memory.keep(self._near(), self._members(), now=True)
         async with AsyncExitStack() as stack:  # each step is taken whatever the one before it did
             stack.push_async_callback(self._p2pd.stop)
             stack.push_async_callback(self.transport.close)
@@ -342,20 +337,19 @@ class Network:
         while True:
             if self._head_round() != self._announced and time.monotonic() >= self._due:
                 self._announce()
-            neighbours = self.transport.neighbours()
-            self.lease.beat(heard=bool(neighbours))
-            sent, received = self.traffic()
-            kinds = [line.kind for line in self.lines().values()]
-            self._reporter.apply(st.Peers(len(kinds), *(kinds.count(each) for each in KINDS)))
-            self._reporter.apply(st.Traffic(sent, received))
-            processes = self._reporter.status.processes
-            child = st.Child(self._p2pd.pid, _rss(self._p2pd.pid), self._p2pd.restarts)
-            self._reporter.apply(st.Processes(processes.daemon, child, processes.trainer))
-            self._tell_seeds()
+            self.lease.beat(heard=bool(self.transport.neighbours()))
+            self._news.tell([line.kind for line in self.lines().values()], self.traffic(), self._p2pd)
+            if self._news.tell_seeds(self._directory.seeds()):
+                self._neighbours_changed.set()  # it may know others
+                self._reaching.wake()
             await self._serve_directory()
             self.refusals.tell()
-            await self._remember()
+            await self._memory.keep(self._near(), self._members())
             await asyncio.sleep(SHOW_S)
+
+    def _near(self) -> list[PeerRecord]:
+        near = self.transport.neighbours()
+        return [record for peer in near if (record := self._records.get(peer)) is not None]
 
     async def _serve_directory(self) -> None:
         if self._only_asks() != self._directory.client:
@@ -371,38 +365,6 @@ class Network:
             entered=any(seed.state == "ok" for seed in self.seeds()),
             waited_s=time.monotonic() - self._began,
         )
-
-    def _tell_seeds(self) -> None:
-        seeds = self._directory.seeds()
-        for seed in seeds:
-            self._reporter.apply(st.Seed(seed.address, seed.state, seed.error, seed.retry_s))
-        answering = frozenset(seed.address for seed in seeds if seed.state == "ok")
-        if answering - self._answering:
-            self._neighbours_changed.set()  # it may know others
-            self._reaching.wake()
-        self._answering = answering
-        offsets = [seed.offset_s for seed in seeds if seed.offset_s is not None]
-        if offsets:
-            worst = max(offsets, key=abs)
-            text = f"this clock and a seed's are {abs(worst):.1f} s apart: the directory does without one of them"
-            if all(each.text != text for each in self._reporter.status.warnings):
-                self._reporter.warn("clock", text, "set this machine's clock (timedatectl set-ntp true)")
-        elif any(each.code == "clock" for each in self._reporter.status.warnings):
-            self._reporter.apply(st.Cleared("clock"))
-
-    async def _remember(self) -> None:
-        """Put who is connected into the book of addresses, now and then, and soon when somebody new is there."""
-        near = [record for peer in self.transport.neighbours() if (record := self._records.get(peer)) is not None]
-        known = {each.peer for each in self.book.peers()}
-        if not self._met and any(record.peer not in known for record in near):
-            self._save, self._met = min(self._save, time.monotonic() + NEWS_S), True
-        if time.monotonic() < self._save:
-            return
-        self._save, self._met = time.monotonic() + SAVE_S, False
-        members, now = self._members(), time.time()
-        for record in near:
-            self.book.met(PeerId(record.peer), record.addresses, member=record.peer in members, now=now)
-        await asyncio.to_thread(self.book.save)
 
     def _head_round(self) -> int:
         return self._reporter.status.round.last_sealed or 0
@@ -423,10 +385,3 @@ def _same_port(host: str, port: int) -> int:
         return claim_port(host, port) if port else 0
     except EnvironmentFault:
         return 0
-
-
-def _rss(pid: int | None) -> int | None:
-    try:
-        return int(psutil.Process(pid).memory_info().rss) if pid is not None else None
-    except psutil.Error:
-        return None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dht.connections import Connection
-from dht.relay_watch import BEAT_S, PING, SILENT_S, RelayWatch, relay_of
+from dht.relay_watch import BEAT_S, SILENT_S, RelayWatch, relay_of
+from dht.rtt import PROTOCOL
 from dht.transport import Traffic
 from protocols.errors import TransportError
 from protocols.ids import PeerId
@@ -69,7 +70,7 @@ class Bench:
 
     async def open(self, peer: PeerId, protocol: str) -> Ends:
         """A stream to the relay."""
-        assert protocol == PING
+        assert protocol == PROTOCOL
         self.opened.append(peer)
         if self.refusal is not None:
             raise self.refusal

@@ -143,7 +143,7 @@ def test_a_seed_with_another_clock_is_a_warning_until_it_is_right(
     monkeypatch.setattr(network._directory, "seeds", lambda: seeds)
 
     def warnings() -> dict[str, str]:
-        network._tell_seeds()
+        network._news.tell_seeds(network.seeds())
         return {each.code: each.text for each in network._reporter.status.warnings}
 
     assert "7.2 s apart" in warnings()["clock"]
