@@ -137,13 +137,21 @@ class Control:
 
 
 @contextlib.asynccontextmanager
-async def deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
-    """Maps what a request to p2pd can raise to TransportError."""
+async def in_time(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
+    """Raises TransportError when it takes longer."""
     try:
         async with asyncio.timeout(deadline_s):
             yield
     except TimeoutError as error:
         raise TransportError(peer, f"no answer within {deadline_s:.0f} s") from error
+
+
+@contextlib.asynccontextmanager
+async def deadline(peer: PeerId, deadline_s: float) -> AsyncIterator[None]:
+    """Maps what a request to p2pd can raise to TransportError: for such requests alone, or defects would hide in it."""
+    try:
+        async with in_time(peer, deadline_s):
+            yield
     except _DAEMON_ERRORS as error:
         raise TransportError(peer, str(error) or type(error).__name__) from error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from protocols.errors import MurmurError, RemoteError, TransportError
 from protocols.punch import AFTER_MS, Punch
 
-from .control import deadline
+from .control import in_time
 from .limits import PUNCHES, PUNCHES_ALL, Bucket, Buckets
 from .tasks import end
 
@@ -86,7 +86,7 @@ class Puncher:
             raise TransportError(peer, "no UDP connection leads out of this network")
         if peer in self._under_way:
             raise TransportError(peer, "is being dialled already")
-        async with deadline(peer, AGREE_S), self._transport.call(peer, PROTOCOL) as stream:
+        async with in_time(peer, AGREE_S), self._transport.call(peer, PROTOCOL) as stream:
             began = self._clock()
             offer = self._offer(own)
             await stream.send("punch", [offer.encode()])
@@ -101,7 +101,7 @@ class Puncher:
 
     async def _serve(self, stream: FrameStream) -> None:
         peer = stream.peer
-        async with deadline(peer, AGREE_S):
+        async with in_time(peer, AGREE_S):
             theirs = await _offer(stream)
             own = self._end_of()
             own = own if own and theirs.address and self._may_ask(stream) else ""

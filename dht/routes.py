@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocols.errors import TransportError
 
 from .connections import Connection, quic_of, ways
-from .control import Control, deadline
+from .control import Control, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -103,7 +103,7 @@ class Routes:
 
     async def _dial_only(self, peer: PeerId, address: str, within: float) -> None:
         try:
-            async with deadline(peer, within):
+            async with in_time(peer, within):
                 await self._owner.control.dial(peer, [address])
         except TransportError as error:
             log.info("not dialled without the relay: %s", error)
