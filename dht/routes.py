@@ -71,7 +71,7 @@ class Routes:
     async def redial(
         self, peer: PeerId, address: str, *, within: float, punched: bool = True, after: float = 0.0
     ) -> bool:
-        """Drop a relayed connection with ``peer`` and dial this address, ``after`` s later; whether it is reached in time.
+        """Drop all connections with ``peer`` and, ``after`` s later, dial this address; whether it is reached in time.
 
         p2pd also dials what else it knows of the peer, which is no success where that leads through a relay. Whether
         this side's dial opened the connection or the other's makes no difference. Meanwhile no link brings the old

@@ -88,9 +88,9 @@ def in_container(root: Path = Path("/")) -> bool:
 
 
 def is_contained() -> bool:
-    """Whether a container's bridge stands before this process, by its address: a container may share its host's network.
+    """Whether a container's bridge stands before this process, by its address: some share their host's network.
 
-    Its host refuses what comes before this process has sent anything there.
+    The host refuses what comes before this process has sent anything there.
     """
     return any(each.address in BRIDGED and not _BRIDGES.match(each.interface) for each in own_addresses())
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dht import punch as module
 from dht.limits import PUNCHES
-from dht.punch import PROTOCOL, Puncher
+from dht.punch import PROTOCOL, Puncher, turns
 from protocols.errors import RemoteError, TransportError
 from protocols.ids import PeerId
 from protocols.punch import Punch
@@ -137,6 +139,82 @@ def test_both_dial_each_others_end_one_a_moment_before_the_other(lead: bool, mon
         assert (peer2, address2) == (ONE, f"{ENDS[ONE]}/p2p/{ONE}")
         assert 0.3 < (at2 - at if lead else at - at2) < 3.0
         assert one.outcomes.get_nowait() == (TWO, True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize("lead", [True, False])
+@pytest.mark.parametrize("caller_first", [True, False])
+def test_whoever_has_to_be_first_is_whoever_calls(
+    caller_first: bool, lead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_S", 0.8)
+
+    async def scenario() -> None:
+        one, other = await two()
+        (one if caller_first else other).puncher._first = lambda: True
+        assert await one.puncher.punch(TWO, lead=lead)
+        assert await other.outcomes.get() == (ONE, True)
+        [(_, _, at)], [(_, _, at2)] = one.dialled, other.dialled
+        assert 0.5 < (at2 - at if caller_first else at - at2) < 3.0
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@given(
+    st.sampled_from([0.0, 0.1, 0.25]),
+    st.sampled_from([0.0, 0.1, 0.25]),
+    st.booleans(),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_the_first_ones_packet_leaves_before_the_others_comes(
+    ours: float, theirs: float, lead: bool, trip: float, share: float
+) -> None:
+    """However much shorter than the relay's the direct way is: ``share`` of it."""
+    own, other = turns(ours, theirs, lead=lead, trip=trip)
+    way = share * trip / 2
+    leaves, leaves_there = trip / 2 + own, other
+    assert min(own, other) == 0.0
+    if theirs and not ours:
+        assert leaves + way >= leaves_there + theirs
+    elif ours and not theirs:
+        assert leaves_there + way >= leaves + ours - 1e-9
+    else:
+        assert (own == 0.0) is lead
+
+
+def test_the_connection_is_dropped_only_once_the_signal_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAD_S", 0.0)
+
+    async def scenario() -> None:
+        one, other = await two()
+        heard = asyncio.Event()
+
+        async def slow(stream: FrameStream) -> None:
+            await stream.receive()
+            await stream.send("punch", [Punch(ENDS[TWO]).encode()])
+            await asyncio.sleep(0.2)
+            assert not one.dialled
+            await stream.receive()
+            heard.set()
+
+        other.service = slow
+        assert await one.puncher.punch(TWO)
+        assert heard.is_set()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_whoever_does_not_know_its_end_yet_is_asked_again_at_no_cost() -> None:
+    async def scenario() -> None:
+        one, other = await two()
+        other.now, other.end = 1.0, ""
+        for _ in range(int(PUNCHES.burst) + 1):
+            with pytest.raises(TransportError, match="has no UDP"):
+                await one.puncher.punch(TWO)
+        other.end = ENDS[TWO]
+        assert await one.puncher.punch(TWO)
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 

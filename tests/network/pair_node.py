@@ -2,8 +2,8 @@
 
 pair_node.py FOLDER 0|1 LIGHTHOUSE
     reads numbers from stdin; each begins, in a run of its own, one of the two peers that this run has, and ends it
-    when it comes again. Whenever that changes, prints as JSON the number, by what this peer is connected with the other one, whether its stream to it is
-    open, and when that was (``time.monotonic``, which all processes of a machine share).
+    when it comes again. Whenever that changes, prints as JSON the number, by what this peer is connected with the other
+    one, whether its stream to it is open, and when that was (``time.monotonic``, which all processes share).
 """
 
 from __future__ import annotations

@@ -83,24 +83,28 @@ async def _transfers(lighthouse: Lighthouse, peers: dict[str, Program]) -> list[
             how = ("relayed" if is_relayed else "not relayed", told)
             figures.append(f"{one} {two}: {told}, {SIZE / took / 1e6:.0f} MB/s, {through.most / 1e6:.2f} MB there")
             assert is_relayed == (told == "relayed") and told in ways(one, two), (one, two, how)
-            assert through.least >= SIZE if is_relayed else through.most < MIB, (one, two, how, through)
+            assert through.least >= SIZE or not is_relayed, (one, two, how, through)
     return figures
 
 
 async def _transfer(lighthouse: Lighthouse, one: Tap, two: Tap) -> tuple[bool, Through, float]:
     """Whether it went through a relay, what crossed the lighthouse's line meanwhile, and how long it took.
 
-    Tried again where the connection became another one: between some, a hole is tried now and then.
+    Tried again where the connection became another one, for between some a hole is tried now and then, and where more
+    crossed than it should: the last round may end late, but bytes that take the relay do so each time.
     """
+    through = None
     for _ in range(TRANSFER_TRIES):
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TransportError, Gone):
             is_relayed, before, began = await one.is_relayed(two), lighthouse.host.counter(), time.monotonic()
             await one.send(two, SIZE, TRANSFER_S)
             after, took = lighthouse.host.counter(), time.monotonic() - began
             if await one.is_relayed(two) == is_relayed:
-                return is_relayed, _through(before, after), took
+                through = _through(before, after)
+                if is_relayed or through.most < MIB:
+                    return is_relayed, through, took
         await asyncio.sleep(2.0)
-    raise AssertionError(f"nothing got from {one.peer} to {two.peer}")
+    raise AssertionError(f"from {one.peer} to {two.peer}: {through} for {SIZE} bytes")
 
 
 @pytest.mark.timeout(420)
@@ -131,8 +135,7 @@ def test_each_kind_with_each_other_and_all_of_them_train(lab: Lab, tmp_path: Pat
             120,
             "all of them seal",
         )
-        for peer in peers.values():
-            peer.ask("pause")
+        until(lambda: all(peer.ask("pause") for peer in peers.values()), 30, "all pause")
         _quiet(lighthouse)
         figures = asyncio.run(_transfers(lighthouse, peers))
         sys.stdout.write("\n".join(("", *figures, "")))

@@ -11,6 +11,7 @@ import pytest
 
 from dht import reach
 from dht.connections import Connection
+from dht.links import Refused
 from peer import reaching as module
 from peer.reaching import Reaching, Surroundings
 from protocols.errors import TransportError
@@ -226,6 +227,96 @@ def test_one_of_two_relayed_peers_asks_for_a_hole_ever_more_rarely_and_leads_by_
         clock[0] += pause
         bench.turn()
     assert asked == [(larger, False), (larger, True), (larger, False)]
+
+
+def test_a_peer_that_was_not_ready_is_asked_again_sooner_and_no_turn_is_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    clock = [time.monotonic()]
+
+    async def punch(peer: PeerId, *, lead: bool = False) -> bool:
+        asked.append(lead)
+        raise TransportError(peer, "has no UDP")
+
+    bench.connected[PeerId("z-larger")] = Connection("relayed", "tcp", RELAY)
+    bench.replies[FAR] = (UDP_END, SILENT)
+    punching: Any = bench.reaching._puncher
+    monkeypatch.setattr(punching, "punch", punch)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for pause in (0.0, 1.0, 0.5, 2.0, 0.5):
+        clock[0] += pause
+        bench.turn()
+    assert asked == [False, False, False], "after 0, 1.2 and 2.4 s more"
+
+
+def test_while_a_hole_is_dialled_no_try_is_forgotten(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, whoever was found unconnected in between was asked for holes as often as at first, for ever."""
+    asked: list[PeerId] = []
+    clock = [time.monotonic()]
+
+    async def punch(peer: PeerId, *, lead: bool = False) -> bool:
+        asked.append(peer)
+        return False
+
+    larger, relayed = PeerId("z-larger"), Connection("relayed", "tcp", RELAY)
+    bench.connected[larger] = relayed
+    bench.replies[FAR] = (UDP_END, SILENT)
+    punching: Any = bench.reaching._puncher
+    monkeypatch.setattr(punching, "punch", punch)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    bench.turn()
+    del bench.connected[larger]
+    bench.turn()
+    bench.connected[larger] = relayed
+    bench.turn()
+    assert asked == [larger]
+    del bench.connected[larger]
+    clock[0] += module.MISSED_S
+    bench.turn()
+    bench.connected[larger] = relayed
+    bench.turn()
+    assert asked == [larger, larger], "another connection, after a while"
+
+
+def test_p2pds_own_restart_makes_nobody_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drops all connections when it begins to reserve: what observers found holds until they can be asked again."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    bench.replies[FAR], bench.known = (TCP_END, SILENT), (RELAY,)
+    bench.turn()
+    assert bench.relays == (RELAY,)
+    bench.connected, before = {}, bench.connected
+    bench.listen = (HOME, LAN_END, f"{RELAY}/p2p-circuit")
+    bench.turn()
+    assert bench.reaching.plan.rung == "relayed" and FAR in bench.by_quic and bench.stood == [False]
+    assert bench.reaching._udp_end() == ""
+    bench.connected, bench.replies[FAR] = before, (UDP_END, BUSY)
+    bench.turn()
+    assert bench.reaching._udp_end() == UDP_END, "known before the address was dialled again"
+    bench.connected = {}
+    clock[0] += module.MISSED_S
+    bench.turn()
+    assert bench.reaching.plan.rung == "unknown"
+
+
+def test_whoever_refuses_us_is_not_asked_for_holes_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[PeerId] = []
+    clock = [time.monotonic()]
+
+    async def punch(peer: PeerId, *, lead: bool = False) -> bool:
+        asked.append(peer)
+        raise Refused(peer, "belongs to another run")
+
+    bench.connected[PeerId("z-larger")] = Connection("relayed", "tcp", RELAY)
+    bench.replies[FAR] = (UDP_END, SILENT)
+    punching: Any = bench.reaching._puncher
+    monkeypatch.setattr(punching, "punch", punch)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for _ in range(10):
+        bench.turn()
+        clock[0] += 30.0
+    assert len(asked) == 1
 
 
 def test_whoever_meets_nobody_is_warned_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
