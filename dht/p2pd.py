@@ -118,12 +118,13 @@ class P2pd:
         """Addresses of the relays at which it reserves."""
         return self._relays
 
-    def reserve_at(self, relays: Sequence[str]) -> bool:
+    def reserve_at(self, relays: Sequence[str], *, again: bool = False) -> bool:
         """Reserve at these relays, one address of each, from the next start on, which is now; whether that is news.
 
         p2pd takes them only as flags. It reserves when it believes that nobody can dial it, so it is told so.
+        ``again``: start it also for the same ones, for it does not go back to a relay that it has lost.
         """
-        if tuple(relays) == self._relays:
+        if tuple(relays) == self._relays and not again:
             return False
         self._relays = tuple(relays)
         if self._process is not None and self._process.returncode is None:  # else it is being started again anyway

@@ -43,6 +43,17 @@ def candidates(known: Sequence[str], using: Sequence[str], failed: Mapping[str, 
     return tuple(sorted(known, key=lambda each: (failed.get(each, 0), each not in using)))
 
 
+def replacement(
+    known: Sequence[str], using: Sequence[str], serving: Sequence[str], failed: Mapping[str, int], most: int
+) -> tuple[str, ...]:
+    """Where to reserve once relays in use have been lost: at those ``serving`` and at others that are ``known``.
+
+    None while all in use serve, or where nobody else is known. A lost one that is known again is as good as another.
+    """
+    others = [each for each in candidates(known, using, failed) if each not in serving]
+    return (*serving, *others)[:most] if len(serving) < min(len(using), most) and others else ()
+
+
 def host_of(address: str) -> str:
     """``/ip4/IP`` or the like, with which a multiaddr begins."""
     return "/".join(address.split("/")[:3])

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 BEAT_S = 4.0
 """Between heartbeats, each on a stream of its own: they cost a relay about a millisecond."""
-SILENT_S = 15.0
+SILENT_S = 12.0
 """Without an answer, and without a byte that came through it, a relay is frozen."""
 
 

@@ -17,7 +17,8 @@ from dht.addresses import best_addresses
 from dht.links import Refused
 from dht.punch import Puncher
 from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
-from dht.relay_choice import candidates
+from dht.relay_choice import candidates, replacement
+from dht.relay_watch import relay_of
 from dht.tasks import end
 from protocols.errors import MurmurError
 from protocols.ids import short
@@ -53,6 +54,11 @@ ASK_AGAIN_S = 5.0
 OBSERVERS = 4
 RELAY_PATIENCE_S = (20.0, 640.0)
 """For a relay to take the reservation before others are tried, which costs all connections: twice as long each time."""
+REPLACE_S = (150.0, 2400.0)
+"""After the loss of one of several reservations, before p2pd starts anew for another one, twice as long each time.
+
+By then the directory has forgotten a relay that is gone, and knows again one that came back.
+"""
 SETTLE_S = 3.0
 """From the first relay that is known to the first reservation: others may become known, and all are reserved at."""
 HOLES = 8
@@ -131,6 +137,7 @@ class Reaching:
         self._interfaces: frozenset[str] = frozenset()
         self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
         self._relays_since = self._lonely_since = time.monotonic()
+        self._whole_at, self._replace_pause = -math.inf, REPLACE_S[0]
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched, first=is_contained)
         self._woken = asyncio.Event()
@@ -288,6 +295,7 @@ class Reaching:
         if any("/p2p-circuit" in each for each in self._listen):
             if waited > RELAY_PATIENCE_S[1]:
                 self._patience = RELAY_PATIENCE_S[0]
+            self._replace(now)
             return
         if waited < self._patience:
             return
@@ -297,6 +305,19 @@ class Reaching:
         if relays and set(relays) != set(using) and self.p2pd.reserve_at(relays):
             self._failed, self._reserved_at = failed, now
             self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
+
+    def _replace(self, now: float) -> None:
+        """Go on to another relay, or back to a lost one, when one of those in use has been gone for long enough."""
+        using, circuits = self.p2pd.relays, {relay_of(each) for each in self._listen if "/p2p-circuit" in each}
+        serving = [each for each in using if relay_of(each) in circuits]
+        relays = replacement(self.around.relays(), using, serving, self._failed, MOST_RELAYS)
+        if not relays:
+            self._whole_at = now
+            self._replace_pause = REPLACE_S[0] if now - self._reserved_at > REPLACE_S[1] else self._replace_pause
+        elif now - self._whole_at > self._replace_pause and self.p2pd.reserve_at(relays, again=True):
+            self._failed |= {each: self._failed.get(each, 0) + 1 for each in using if each not in serving}
+            self._reserved_at, self._whole_at = now, now
+            self._replace_pause = min(2 * self._replace_pause, REPLACE_S[1])
 
     def _leave_relays(self) -> None:
         """Now and then try to reach each relayed peer, and each neighbour, in another way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.relay_choice import candidates, drawn, family_of, relay_address
+from dht.relay_choice import candidates, drawn, family_of, relay_address, replacement
 from peer.identity import Identity
 from protocols.ids import PeerId
 
@@ -71,3 +71,21 @@ def test_each_relay_has_its_turn_before_one_that_failed_has_another() -> None:
         tried |= set(using)
     assert tried == set(known)
     assert candidates(known, ("c",), {}) == ("c", "a", "b", "d", "e"), "what is in use stays in use"
+
+
+@pytest.mark.parametrize(
+    ("known", "using", "serving", "chosen"),
+    [
+        ("ab", "ab", "ab", ""),
+        ("abc", "ab", "ab", ""),
+        ("b", "ab", "b", ""),
+        ("ab", "ab", "b", "ba"),
+        ("abc", "ab", "b", "bc"),
+        ("abc", "a", "", "bc"),
+        ("ab", "a", "a", ""),
+    ],
+)
+def test_a_lost_relay_gives_way_to_another_or_comes_back_itself(
+    known: str, using: str, serving: str, chosen: str
+) -> None:
+    assert replacement(tuple(known), tuple(using), tuple(serving), {"a": 1}, 2) == tuple(chosen)

@@ -54,6 +54,7 @@ class Bench:
         self.records: dict[PeerId, tuple[str, ...]] = {}
         self.redialled: list[tuple[PeerId, str, bool]] = []
         self.frozen: set[PeerId] = set()
+        self.begun_again = 0
         monkeypatch.setattr(reach, "ask", self.ask)
         around = Surroundings(
             lambda: [LAN, FAR],
@@ -95,9 +96,10 @@ class Bench:
     async def count_connections(self) -> None:
         """Nothing to count."""
 
-    def reserve_at(self, relays: Sequence[str]) -> bool:
+    def reserve_at(self, relays: Sequence[str], *, again: bool = False) -> bool:
         """As p2pd does."""
         self.relays = tuple(relays)
+        self.begun_again += again
         return True
 
     def apply(self, event: object) -> None:
@@ -195,6 +197,33 @@ def test_a_relay_that_serves_is_kept_when_another_one_is_found(bench: Bench) -> 
     bench.listen, bench.known = (HOME, f"{RELAY}/p2p-circuit"), (OTHER, RELAY)
     bench.turn()
     assert bench.relays == (RELAY,) and bench.reaching.plan.relays == (RELAY, OTHER)
+
+
+def test_a_reservation_that_is_lost_is_taken_anew_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """p2pd itself does not go back to a relay that it has lost (for an hour)."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY, OTHER)
+    bench.turn()
+    assert set(bench.relays) == {RELAY, OTHER}
+    first = module.REPLACE_S[0]
+    bench.listen = (HOME, f"{RELAY}/p2p-circuit", f"{OTHER}/p2p-circuit")
+    bench.turn()
+    bench.listen, bench.known = (HOME, f"{RELAY}/p2p-circuit"), (RELAY,)
+    clock[0] += 3 * first
+    bench.turn()
+    assert bench.begun_again == 0, "nobody else is known"
+    bench.known = (RELAY, OTHER)
+    for pause, count in ((1.0, 0), (first, 1), (first, 1), (first + 1.0, 2)):
+        clock[0] += pause
+        bench.turn()
+        assert bench.begun_again == count, "ever more rarely"
+    assert bench.relays == (RELAY, OTHER), "those that serve come first"
+    third = OTHER.replace("other", "third")
+    bench.known = (RELAY, OTHER, third)
+    clock[0] += 5 * first
+    bench.turn()
+    assert bench.relays == (RELAY, third), "one that never failed is preferred"
 
 
 def test_holes_are_punched_with_an_end_out_in_the_world_only(bench: Bench) -> None:
