@@ -55,7 +55,7 @@ def fails(error: AssertionError, *peers: Program) -> AssertionError:
     return AssertionError(f"{error}\n" + "".join(each.log() for each in peers))
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_neighbours_find_each_other_without_any_help_and_nothing_of_it_leaves_the_house(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -66,7 +66,7 @@ def test_neighbours_find_each_other_without_any_help_and_nothing_of_it_leaves_th
         spy(host, "eth0")
     one, two = (daemon(host, tmp_path / name, run, []) for host, name in zip(hosts, NAMES, strict=True))
     try:
-        until(lambda: seal(one, two), 90, "both are connected and seal")
+        until(lambda: seal(one, two), 150, "both are connected and seal")
         assert one.connections() == {identity(two): "direct"} and two.connections() == {identity(one): "direct"}
         assert min(counted(host) for host in hosts) > 0, "they are announced in the house"
         assert counted(home.router) == 0
@@ -79,7 +79,7 @@ def is_private(multiaddr: str) -> bool:
     return not ipaddress.ip_address(multiaddr.split("/")[2]).is_global
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_with_a_lighthouse_neighbours_are_still_connected_in_the_house_and_the_directory_is_told_nothing(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -100,7 +100,7 @@ def test_with_a_lighthouse_neighbours_are_still_connected_in_the_house_and_the_d
         return ways == ("direct", "direct") and all(told.get(name) for name in names) and seal(*peers)
 
     try:
-        until(looks, 120, "neighbours are connected directly, are in the directory, and all three seal")
+        until(looks, 150, "neighbours are connected directly, are in the directory, and all three seal")
         assert not [each for name in names for each in told[name] if is_private(each)]
         assert all("/p2p-circuit" in each for name in names for each in told[name]), "nobody outside can dial them"
         invited = one.ask("invite")["addresses"]
