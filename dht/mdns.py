@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SERVICE = "_murmur._tcp.local."
 TTL_S = 120
 """For how long others believe what they have heard: a peer that was killed says no goodbye."""
+MOST_ASKED = 8
+"""Services of which only the name was heard and that are asked for the rest in one look: the whole network hears it."""
 RESOLVE_S = 3.0
 """For the rest of a service of which only the name was heard."""
 CLOSE_S = 3.0
@@ -83,8 +85,12 @@ class Mdns:
             return []
         library, zeroconf = importlib.import_module("zeroconf.asyncio"), self._zeroconf.zeroconf
         pointers = zeroconf.cache.async_entries_with_name(SERVICE)
-        names = sorted({alias for each in pointers if (alias := getattr(each, "alias", self._own)) != self._own})
-        drawn = self._draw.sample(names, min(len(names), MOST_ANNOUNCEMENTS))
+        names = {alias for each in pointers if (alias := getattr(each, "alias", self._own)) != self._own}
+        # who announces itself says all at once, so that a mere name is of less worth and is asked about more rarely
+        whole = sorted(name for name in names if zeroconf.cache.async_entries_with_name(name))
+        mere = sorted(names.difference(whole))
+        drawn = self._draw.sample(whole, min(len(whole), MOST_ANNOUNCEMENTS - MOST_ASKED))
+        drawn += self._draw.sample(mere, min(len(mere), MOST_ASKED))
         read = await asyncio.gather(*(_resolve(library, zeroconf, name) for name in drawn))
         return [each for each in read if each is not None]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dht import reach
-from dht.addresses import best_addresses
+from dht.addresses import best_addresses, is_outward
 from dht.links import Refused
 from dht.punch import Puncher
 from dht.reachability import MOST_RELAYS, NO_PUBLIC_PEER, Plan, View, is_outside, plan
@@ -248,7 +248,8 @@ class Reaching:
                 for outcome in observer.reply.outcomes:
                     if outcome.found != BUSY:
                         found.setdefault(outcome.address, {})[peer] = outcome.found
-        punched = sum(way.kind == "punched" for way in self.transport.routes.ways().values())
+        ways = self.transport.routes.ways().values()
+        punched = sum(way.kind == "punched" for way in ways)
         relays = candidates(self.around.relays(), self.p2pd.relays, self._failed)
         return View(
             self.p2pd.port,
@@ -260,7 +261,7 @@ class Reaching:
             punched=punched,
             lonely_s=time.monotonic() - self._lonely_since,
             confined=self.confined,
-            outside=self.around.outside(),
+            outside=self.around.outside() or any(is_outward(way.address) for way in ways),
         )
 
     def _follow(self, new: Plan) -> None:

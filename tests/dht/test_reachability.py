@@ -92,6 +92,11 @@ def test_on_a_network_without_a_way_out_a_neighbours_word_is_enough() -> None:
     assert not result.direct
 
 
+def test_what_is_private_is_not_told_where_anybody_outside_could_read_it() -> None:
+    view = replace(BEHIND, seen={"lan": "/ip4/192.168.1.7/tcp/9"}, found={HOME: {"lan": PROVEN}}, outside=True)
+    assert (plan(view).rung, plan(view).publish) == ("unknown", ())
+
+
 def test_behind_a_nat_it_reserves_and_tells_nothing_until_a_relay_took_it() -> None:
     result = plan(replace(BEHIND, relays=RELAYS))
     assert (result.rung, result.publish, result.relays) == ("none", (), RELAYS[:MOST_RELAYS])
@@ -167,6 +172,7 @@ views = st.builds(
     st.integers(0, 3),
     st.floats(0, 2 * LONELY_S),
     st.booleans(),
+    st.booleans(),
 )
 
 
@@ -186,6 +192,7 @@ def test_only_what_somebody_has_proven_is_told(view: View) -> None:
         assert set(result.publish) == {each for each in view.listen if "/tcp/" in each} - circuits
     else:
         assert set(result.publish) <= proven | circuits
+        assert not view.outside or all(in_the_world(each) for each in set(result.publish) - circuits)
     if result.direct:
         assert any(in_the_world(each) for each in proven & set(result.publish))
         assert all(in_the_world(each) for each in result.publish)

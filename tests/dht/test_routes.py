@@ -132,6 +132,14 @@ class Owner:
         return [(PEER, end)] if end else []
 
 
+def test_a_hole_that_is_left_for_an_address_is_one_no_more() -> None:
+    owner = Owner(UDP_END)
+    routes = Routes(owner)
+    for punched, kind in ((True, "punched"), (False, "direct")):
+        assert asyncio.run(routes.redial(PEER, UDP_END, within=1, punched=punched))
+        assert routes.ways()[PEER].kind == kind
+
+
 @pytest.mark.parametrize(("end", "worked"), [(UDP_END, True), (CIRCUIT, False), ("", False)])
 def test_a_hole_is_one_only_without_a_relay(end: str, worked: bool) -> None:
     owner = Owner(end)

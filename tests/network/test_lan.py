@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.network.homes import Lighthouse, Program, daemon, founders, identity
+from tests.network.homes import ROOT, Lighthouse, Program, daemon, founders, identity
 from tests.network.rooms import call
 from tests.peer.live import until
 
@@ -55,7 +57,7 @@ def fails(error: AssertionError, *peers: Program) -> AssertionError:
     return AssertionError(f"{error}\n" + "".join(each.log() for each in peers))
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_neighbours_find_each_other_without_any_help_and_nothing_of_it_leaves_the_house(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -66,7 +68,7 @@ def test_neighbours_find_each_other_without_any_help_and_nothing_of_it_leaves_th
         spy(host, "eth0")
     one, two = (daemon(host, tmp_path / name, run, []) for host, name in zip(hosts, NAMES, strict=True))
     try:
-        until(lambda: seal(one, two), 90, "both are connected and seal")
+        until(lambda: seal(one, two), 150, "both are connected and seal")
         assert one.connections() == {identity(two): "direct"} and two.connections() == {identity(one): "direct"}
         assert min(counted(host) for host in hosts) > 0, "they are announced in the house"
         assert counted(home.router) == 0
@@ -79,7 +81,7 @@ def is_private(multiaddr: str) -> bool:
     return not ipaddress.ip_address(multiaddr.split("/")[2]).is_global
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_with_a_lighthouse_neighbours_are_still_connected_in_the_house_and_the_directory_is_told_nothing(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -100,7 +102,7 @@ def test_with_a_lighthouse_neighbours_are_still_connected_in_the_house_and_the_d
         return ways == ("direct", "direct") and all(told.get(name) for name in names) and seal(*peers)
 
     try:
-        until(looks, 120, "neighbours are connected directly, are in the directory, and all three seal")
+        until(looks, 150, "neighbours are connected directly, are in the directory, and all three seal")
         assert not [each for name in names for each in told[name] if is_private(each)]
         assert all("/p2p-circuit" in each for name in names for each in told[name]), "nobody outside can dial them"
         invited = one.ask("invite")["addresses"]
@@ -109,3 +111,62 @@ def test_with_a_lighthouse_neighbours_are_still_connected_in_the_house_and_the_d
         assert f"{two.host.address}:" in ends, "by the cable between them"
     except AssertionError as error:
         raise fails(error, *peers) from error
+
+
+LOOK = """
+import asyncio, json, socket, sys, uvloop
+from dht.lan import networks
+from dht.mdns import Mdns
+from dht.neighbours import own_cards
+
+async def main(own, other, occupied):
+    here, mdns = networks(own_cards(), "0.0.0.0"), Mdns()
+    if occupied:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind(("", 5353))
+            try:
+                await mdns.open(here, 1, {"peer": own}, lambda: None)
+            except OSError as error:
+                print(json.dumps(str(error)), flush=True)
+    await mdns.open(here, 4001, {"peer": own}, lambda: None)
+    found, most = set(), 0
+    async with asyncio.timeout(25):
+        while other.encode() not in found or most < 8:
+            heard = await mdns.look()
+            most = max(most, len(mdns._zeroconf.zeroconf.cache.async_entries_with_name("_murmur._tcp.local.")))
+            found |= {each.words.get(b"peer") for each in heard}
+            await asyncio.sleep(0.2)
+    await asyncio.sleep(2)  # for the other to hear it
+    await mdns.close()
+    print(json.dumps("found"), flush=True)
+
+uvloop.run(main(sys.argv[1], sys.argv[2], len(sys.argv) > 3))
+"""
+FLOOD = """
+import os, random, socket, struct, sys, time
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+label = lambda text: bytes([len(text)]) + text
+kind = label(b"_murmur") + label(b"_tcp") + label(b"local") + bytes(1)
+while True:
+    name = label(os.urandom(8).hex().encode()) + kind
+    record = kind + struct.pack(">HHIH", 12, 1, 4500, len(name)) + name
+    packet = struct.pack(">HHHHHH", 0, 0x8400, 0, 1, 0, 0) + record
+    out.sendto(packet, ("224.0.0.251", 5353))
+    out.sendto(packet[:random.randrange(len(packet))] + os.urandom(9), ("224.0.0.251", 5353))
+    time.sleep(0.01)
+"""
+
+
+def test_mdns_bears_a_taken_port_and_a_flood(lab: Lab) -> None:
+    """Two machines hear each other among a hundred false announcements a second, and as many that are none at all."""
+    home = lab.home()
+    neighbour, hostile = home.neighbour(), home.neighbour()
+    python = [sys.executable, "-c"]
+    hostile.popen([*python, FLOOD, hostile.address])
+    other = neighbour.popen([*python, LOOK, "other", "one"], cwd=str(ROOT))
+    began = home.run([*python, LOOK, "one", "other", "occupied"], check=False, timeout=50)
+    said = [json.loads(line) for line in began.stdout.splitlines()]
+    assert len(said) == 2 and "in use" in said[0] and said[1] == "found", began
+    assert not began.stderr, "nothing of it reaches the terminal"
+    assert other.wait(30) == 0

@@ -33,6 +33,7 @@ TEXTS: dict[str, list[str]] = {
     "api_port": ["2", "80"],
     "rounds": ["3", "9"],
     "alone": ["true", "false"],
+    "lan": ["true", "false"],
     "join": ["murmur1abc", PEER],
     "threads": ["1", "64"],
     "keep_checkpoints": ["2", "7"],

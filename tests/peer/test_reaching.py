@@ -52,6 +52,8 @@ class Bench:
         self.published: list[tuple[str, ...]] = []
         self.warned: list[str] = []
         self.records: dict[PeerId, tuple[str, ...]] = {}
+        self.near: dict[PeerId, str] = {}
+        self.knows_others = False
         self.redialled: list[tuple[PeerId, str, bool]] = []
         self.frozen: set[PeerId] = set()
         self.begun_again = 0
@@ -64,6 +66,8 @@ class Bench:
             lambda: True,
             lambda peer: self.records.get(peer, ()),
             lambda: frozenset({FAR}),
+            near=lambda peer: self.near.get(peer, ""),
+            outside=lambda: self.knows_others,
         )
         self.reaching = Reaching(
             OWN,
@@ -382,3 +386,31 @@ def test_who_cannot_be_dialled_dials_whom_a_relay_connected_it_with_though_it_ca
     bench.redialled.clear()
     bench.turn()
     assert bench.reaching.plan.direct and bench.redialled == [(larger, open_at, False)], "of two, the smaller id begins"
+
+
+def test_a_neighbour_is_dialled_in_the_house_whatever_way_it_was_reached_first(bench: Bench) -> None:
+    """Also two that relays connect, neither of which can be dialled from outside: of them the smaller id begins."""
+    ends = {"relayed": RELAY, "punched": UDP_END, "direct": TCP_END}
+    far = {PeerId(f"z-{kind}"): Connection(kind, "tcp", end) for kind, end in ends.items()}  # type: ignore[arg-type]
+    smaller, here = PeerId("c-smaller"), PeerId("z-here")
+    bench.connected |= far | {
+        smaller: Connection("relayed", "tcp", RELAY),
+        here: Connection("direct", "tcp", "/ip4/192.168.1.8/tcp/50123"),
+    }
+    bench.near = {peer: f"/ip4/192.168.1.8/tcp/{PORT}/p2p/{peer}" for peer in (*far, smaller, here)}
+    bench.records = dict.fromkeys(far, (f"/ip4/8.8.4.4/tcp/{PORT}/p2p/z",))
+    bench.turn()
+    assert sorted(bench.redialled) == sorted((peer, bench.near[peer], False) for peer in far)
+
+
+@pytest.mark.parametrize(("known", "connected"), [(False, False), (True, False), (False, True)])
+def test_what_a_neighbour_proves_is_told_while_nobody_outside_is_known(
+    bench: Bench, known: bool, connected: bool
+) -> None:
+    bench.knows_others, outside = known, known or connected
+    bench.connected[LAN] = Connection("direct", "tcp", "/ip4/192.168.1.8/tcp/50123")
+    if not connected:
+        del bench.connected[FAR]
+    bench.replies[LAN] = (LAN_END, PROVEN)
+    bench.turn()
+    assert bench.reaching.addresses == (() if outside else (f"{HOME}/p2p/{OWN}",))
