@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dht.p2pd import P2pd, P2pdConfig
-from peer.reaching import RELAY_PATIENCE_S, Reaching, Surroundings
+from peer.reaching import RELAY_PATIENCE_S, REPLACE_S, Reaching, Surroundings
 from protocols.ids import PeerId
 
 if TYPE_CHECKING:
@@ -52,11 +53,16 @@ def test_a_relay_that_takes_and_drops_makes_no_p2pd_restart_often(p2pd: P2pd) ->
     assert starts < 12
 
 
-def test_one_that_holds_stays(p2pd: P2pd) -> None:
-    reaching = _reaching(p2pd)
+def test_one_that_holds_stays_beside_others_that_are_tried_ever_more_slowly(p2pd: P2pd) -> None:
+    reaching, starts = _reaching(p2pd), list[int]()
     reaching._reserve(0.0)
-    using = p2pd.relays
-    reaching._listen = (f"{using[1]}/p2p-circuit",)
+    holds = p2pd.relays[1]
+    reaching._listen = (f"{holds}/p2p-circuit",)
     for now in range(0, 3600, 2):
+        before = p2pd.relays
         reaching._reserve(float(now))
-    assert p2pd.relays == using and reaching._patience == RELAY_PATIENCE_S[0]
+        assert holds in p2pd.relays
+        if p2pd.relays != before:
+            starts.append(now)
+    assert 2 <= len(starts) <= 6 and starts[0] >= REPLACE_S[0] and reaching._patience == RELAY_PATIENCE_S[0]
+    assert all(later - sooner > REPLACE_S[0] for sooner, later in itertools.pairwise(starts))
