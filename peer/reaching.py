@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
@@ -138,7 +138,9 @@ class Reaching:
         while True:
             with contextlib.suppress(MurmurError):  # p2pd is being restarted
                 await self._look()
-                self.plan = replace(self.plan, ask=plan(self._view()).ask)
+                self._follow(
+                    plan(self._view())
+                )  # a new reservation is told before others are asked, which may take 5 s
                 await self._ask()
                 self._follow(plan(self._view()))
                 await self._leave_relays()

@@ -153,7 +153,11 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, nargs="+", required=True)
     parser.add_argument("--founder", action="store_true")
     given = parser.parse_args()
-    logging.basicConfig(filename=given.folder / f"node-{given.numbers[0]}.log", level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(
+        filename=given.folder / f"node-{given.numbers[0]}.log",
+        level=logging.INFO,
+        format="%(asctime)s %(name)s: %(message)s",
+    )
     joiners = [Joiner(number, given.folder, [given.join]) for number in given.numbers]
     uvloop.run(crowd(joiners, founder=given.founder))
 
