@@ -138,9 +138,7 @@ class Reaching:
         while True:
             with contextlib.suppress(MurmurError):  # p2pd is being restarted
                 await self._look()
-                self._follow(
-                    plan(self._view())
-                )  # a new reservation is told before others are asked, which may take 5 s
+                self._follow(plan(self._view()))  # a reservation is told before others are asked: that takes 5 s
                 await self._ask()
                 self._follow(plan(self._view()))
                 await self._leave_relays()

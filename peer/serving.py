@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dht.reachability import Plan
 
 PATIENCE_S = 30.0
-"""For somebody to tell whether this peer can be reached; nobody may be able to tell."""
+"""For a seed to answer, and to tell whether this peer can be reached; nobody may be able to tell."""
 
 
 def only_asks(asks: bool, plan: Plan, *, reserves: bool, entered: bool, waited_s: float) -> bool:
@@ -34,9 +34,9 @@ def only_asks(asks: bool, plan: Plan, *, reserves: bool, entered: bool, waited_s
         return False
     if reserves:
         return True
-    if not asks or not entered or (plan.rung == "unknown" and plan.publish):
+    if not asks or (plan.rung == "unknown" and plan.publish):
         return False
-    return plan.rung != "unknown" or waited_s < PATIENCE_S
+    return waited_s < PATIENCE_S or (entered and plan.rung != "unknown")
 
 
 @dataclass

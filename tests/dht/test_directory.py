@@ -152,7 +152,7 @@ def test_a_node_that_only_asked_serves_others_once_it_is_begun_anew(open_node: O
                     here.client = False
                     await asyncio.gather(here.rebind(), here.rebind())
                     async with asyncio.timeout(15):
-                        while there.seeds()[0].state != "ok":
+                        while (await _tried(there))[0].state != "ok":
                             await asyncio.sleep(LOOK_S)
             finally:
                 await here.close()
