@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -35,7 +34,7 @@ from .network_news import NetworkNews
 from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
-from .serving import only_asks
+from .serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._records: dict[PeerId, PeerRecord] = {}
         self._helpers: dict[PeerId, PeerRecord] = {}
-        self._restarts, self._salt, self._began = 0, secrets.token_bytes(16), time.monotonic()
+        self._restarts, self._salt = 0, secrets.token_bytes(16)
         around = Surroundings(
             self._observers,
             self._relays,
@@ -114,6 +113,7 @@ class Network:
         )
         self._reaching = Reaching(self._own, self._p2pd, self.transport, reporter, around, is_confined(options.listen))
         self._relay_watch = RelayWatch(self.transport, lambda: self._p2pd.relays)
+        self._serving = Serving(self._directory, lambda: self._reaching.plan, lambda: bool(self._p2pd.relays))
         self._roles: tuple[str, ...] = ("contributor",)
         self._announced: int | None = None
         self._due = 0.0
@@ -133,8 +133,7 @@ class Network:
         self.book.port, self.book.invitation = self._p2pd.port, invitation or self.book.invitation
         await self.transport.start(self._p2pd.control, in_rounds=False)
         await self._reaching.start()
-        self._directory.client = self.lease.entered and not self._reaching.confined
-        await self._directory.start(addresses, client=self._directory.client)
+        await self._directory.start(addresses, client=self.lease.entered and not self._reaching.confined)
         self._nearby.start()
         self._announce()
         self._tasks = self._begin_tasks()
@@ -249,7 +248,7 @@ class Network:
             self._reporter.warn("p2pd", "p2pd died and was started again", remedy)
         self._restarts = self._p2pd.restarts
         await self.transport.rebind(control)
-        self._directory.client = self._only_asks()
+        self._directory.client = self._serving.only_asks()  # what is stored behind a NAT gets lost
         await self._directory.rebind()
         self._announce()
 
@@ -342,7 +341,7 @@ class Network:
             if self._news.tell_seeds(self._directory.seeds()):
                 self._neighbours_changed.set()  # it may know others
                 self._reaching.wake()
-            await self._serve_directory()
+            await self._serving.follow()
             self.refusals.tell()
             await self._memory.keep(self._near(), self._members())
             await asyncio.sleep(SHOW_S)
@@ -350,21 +349,6 @@ class Network:
     def _near(self) -> list[PeerRecord]:
         near = self.transport.neighbours()
         return [record for peer in near if (record := self._records.get(peer)) is not None]
-
-    async def _serve_directory(self) -> None:
-        if self._only_asks() != self._directory.client:
-            self._directory.client = not self._directory.client
-            with contextlib.suppress(MurmurError):  # p2pd is just being restarted, and the directory with it
-                await self._directory.rebind()
-
-    def _only_asks(self) -> bool:
-        return only_asks(
-            self._directory.client,
-            self._reaching.plan,
-            reserves=bool(self._p2pd.relays),  # what is stored behind a NAT gets lost
-            entered=any(seed.state == "ok" for seed in self.seeds()),
-            waited_s=time.monotonic() - self._began,
-        )
 
     def _head_round(self) -> int:
         return self._reporter.status.round.last_sealed or 0

@@ -9,7 +9,6 @@ machine's cores. Needs root, for network namespaces.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import tempfile
@@ -63,7 +62,7 @@ def main() -> int:
     if (why := missing()) is not None:
         sys.stderr.write(f"{why}\n")
         return 1
-    with contextlib.nullcontext(tempfile.mkdtemp(prefix="murmur-lighthouse-")) as folder, Lab() as lab:
+    with tempfile.TemporaryDirectory(prefix="murmur-lighthouse-") as folder, Lab() as lab:
         found = join(lab, Path(folder), COUNT[quick], SPAN_S[quick], WITHIN_S[quick])
     explain(found)
     line("join/in", len(found.in_after), COUNT[quick], unit="peers", better="higher", quick=quick)

@@ -140,6 +140,26 @@ def test_record_comes_back_after_a_restart_of_p2pd(open_node: OpenNode) -> None:
     asyncio.run(scenario())
 
 
+def test_a_node_that_only_asked_serves_others_once_it_is_begun_anew(open_node: OpenNode) -> None:
+    async def scenario() -> None:
+        async with open_node(1) as seed, open_node(2) as one, open_node(3) as two, _directory(seed, []):
+            here = Directory(one.transport, RUN, one.identity.sign, timing=QUICK)
+            await here.start(seed.transport.addresses(), client=True)
+            try:
+                async with _directory(two, one.transport.addresses()[:1]) as there:
+                    (state,) = await _tried(there)
+                    assert state.error is not None and "serves no directory" in state.error
+                    here.client = False
+                    await asyncio.gather(here.rebind(), here.rebind())
+                    async with asyncio.timeout(15):
+                        while (await _tried(there))[0].state != "ok":
+                            await asyncio.sleep(LOOK_S)
+            finally:
+                await here.close()
+
+    asyncio.run(scenario())
+
+
 def test_wrong_clock_is_named_with_its_offset(open_node: OpenNode) -> None:
     async def scenario() -> None:
         async with open_node(1) as seed, open_node(2) as late, _directory(seed, []):

@@ -50,9 +50,13 @@ def test_the_router_is_asked_for_a_port_unless_all_stays_on_this_machine(host: s
 
 def test_it_reserves_only_where_relays_are_named() -> None:
     config = P2pdConfig(Path("/home"), None, quic=True)
-    reserving = set(flags(config, "one", "two")) - set(flags(config))
-    assert reserving == {"-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1", "-trustedRelays=one,two"}
-    assert set(flags(config)) < set(flags(config, "one")) and "-relayService=0" in flags()
+    usual, reserving = set(flags(config)), set(flags(config, "one", "two"))
+    assert reserving - usual == {
+        *("-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1", "-trustedRelays=one,two"),
+        "-dhtClient=1",
+    }
+    assert usual - reserving == {"-dhtServer=1"}, "nobody shall come through a relay to be served"
+    assert "-relayService=0" in flags()
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (16, "8")])

@@ -144,6 +144,14 @@ def test_one_address_cannot_ask_without_end() -> None:
     assert isinstance(admission.reserve(End("a", IPS[0]), 2.0), float)
 
 
+def test_who_dials_without_end_keeps_nobody_at_its_address_from_reserving() -> None:
+    admission = Admission(dataclasses.replace(SMALL, requests_ip=1.0))
+    for _ in range(25):
+        dialled = admission.open(End("b", IPS[0]), End("c", IPS[1]), 0.0)
+    assert dialled == Refusal.RATE
+    assert isinstance(admission.reserve(End("a", IPS[0]), 0.0), float)
+
+
 @pytest.mark.parametrize("circuits", [0, 1, 16, 64, 512])
 def test_windows_shrink_with_the_circuits_so_that_all_fit(circuits: int) -> None:
     admission = Admission(dataclasses.replace(RelayLimits(), circuits_peer=1000, circuits_ip=1000, requests_ip=1e6))

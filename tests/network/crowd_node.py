@@ -153,11 +153,8 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, nargs="+", required=True)
     parser.add_argument("--founder", action="store_true")
     given = parser.parse_args()
-    logging.basicConfig(
-        filename=given.folder / f"node-{given.numbers[0]}.log",
-        level=logging.INFO,
-        format="%(asctime)s %(name)s: %(message)s",
-    )
+    path, line = given.folder / f"node-{given.numbers[0]}.log", "%(asctime)s %(name)s: %(message)s"
+    logging.basicConfig(filename=path, level=logging.INFO, format=line)
     joiners = [Joiner(number, given.folder, [given.join]) for number in given.numbers]
     uvloop.run(crowd(joiners, founder=given.founder))
 
