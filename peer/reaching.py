@@ -46,6 +46,9 @@ RELAY_PATIENCE_S = (20.0, 640.0)
 """For a relay to take the reservation before others are tried, which costs all connections: twice as long each time."""
 SETTLE_S = 3.0
 """From the first relay that is known to the first reservation: others may become known, and all are reserved at."""
+ROUTER_S = (8.0, 20.0)
+"""From p2pd's start to the first reservation: the router opens its port after 5 s, and p2pd hides that once it
+reserves. The second while what the router opened has not been asked about."""
 HOLES = 8
 """Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
@@ -111,6 +114,7 @@ class Reaching:
         self._interfaces: frozenset[str] = frozenset()
         self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
         self._relays_since, self._lonely_since = 0.0, time.monotonic()
+        self._began = self._lonely_since
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched)
 
@@ -126,6 +130,7 @@ class Reaching:
 
     async def start(self) -> None:
         """Answer others' questions; raises TransportError."""
+        self._began = time.monotonic()
         await self.transport.serve(reach.PROTOCOL, self._server.serve)
         await self._puncher.start()
 
@@ -217,8 +222,14 @@ class Reaching:
         now = time.monotonic()
         if not before.relays:
             self._relays_since = now
-        if now - self._relays_since > SETTLE_S:
+        if now - self._relays_since > SETTLE_S and not self._awaits_router(now - self._began):
             self._reserve(now)
+
+    def _awaits_router(self, age: float) -> bool:
+        replies = [each.reply for each in self._observers.values() if each.reply is not None]
+        asked = {outcome.address for reply in replies for outcome in reply.outcomes}
+        is_open = any(each.startswith("/ip") and each not in asked for each in self.plan.ask)
+        return not self.p2pd.relays and age < ROUTER_S[is_open]
 
     def _warn(self, before: Plan) -> None:
         if NO_PUBLIC_PEER in self.plan.evidence:
