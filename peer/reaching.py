@@ -61,6 +61,9 @@ By then the directory has forgotten a relay that is gone, and knows again one th
 """
 SETTLE_S = 3.0
 """From the first relay that is known to the first reservation: others may become known, and all are reserved at."""
+ROUTER_S = (8.0, 20.0)
+"""From p2pd's start to the first reservation: the router opens its port after 5 s, and p2pd hides that once it
+reserves. The second while what the router opened has not been asked about."""
 HOLES = 8
 """Punched at the same time: whoever does not answer holds up nobody for long."""
 PUNCH_RETRY_S = (3.0, 600.0)
@@ -138,6 +141,7 @@ class Reaching:
         self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
         self._relays_since = self._lonely_since = time.monotonic()
         self._whole_at, self._replace_pause = -math.inf, REPLACE_S[0]
+        self._began = self._lonely_since
         self._server = reach.ReachServer()
         self._puncher = Puncher(self.transport, self._udp_end, done=self._punched, first=is_contained)
         self._woken = asyncio.Event()
@@ -155,6 +159,7 @@ class Reaching:
 
     async def start(self) -> None:
         """Answer others' questions; raises TransportError."""
+        self._began = time.monotonic()
         await self.transport.serve(reach.PROTOCOL, self._server.serve)
         await self._puncher.start()
 
@@ -278,8 +283,14 @@ class Reaching:
         reserves = new.relays or (self.p2pd.relays and not new.direct)
         self.transport.routes.by_quic = self.around.lighthouses() if reserves else ()
         now = time.monotonic()
-        if new.relays and now - self._relays_since > SETTLE_S:
+        if new.relays and now - self._relays_since > SETTLE_S and not self._awaits_router(now - self._began):
             self._reserve(now)
+
+    def _awaits_router(self, age: float) -> bool:
+        replies = [each.reply for each in self._observers.values() if each.reply is not None]
+        asked = {outcome.address for reply in replies for outcome in reply.outcomes}
+        is_open = any(each.startswith("/ip") and each not in asked for each in self.plan.ask)
+        return not self.p2pd.relays and age < ROUTER_S[is_open]
 
     def _warn(self, before: Plan) -> None:
         if NO_PUBLIC_PEER in self.plan.evidence:

@@ -29,20 +29,20 @@ KILL_S = 5.0
 """For the kernel to end whoever got SIGKILL."""
 _POLL_S = 0.02
 _FOLDER = Path("/run/netns")
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+TOOLS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 def missing() -> str | None:
     """Why no lab can be made here, with the word ``root`` for CI to find; None when nothing stands in its way."""
     if os.geteuid() != 0:
         return "needs root for network namespaces"
-    absent = [tool for tool in ("ip", "tc", "nft") if shutil.which(tool, path=_PATH) is None]
+    absent = [tool for tool in ("ip", "tc", "nft") if shutil.which(tool, path=TOOLS) is None]
     return f"needs root and {', '.join(absent)} (packages iproute2, nftables)" if absent else None
 
 
 def call(*command: str, text: str = "") -> str:
     """What a tool prints, ``text`` being its input; raises AssertionError with what it complains of."""
-    tool = shutil.which(command[0], path=_PATH)
+    tool = shutil.which(command[0], path=TOOLS)
     assert tool is not None, f"{command[0]} is not installed"
     done = subprocess.run([tool, *command[1:]], input=text, text=True, capture_output=True, check=False, timeout=CALL_S)
     assert done.returncode == 0, f"{' '.join(command)} <<< {text!r}: {done.stderr}"

@@ -28,7 +28,7 @@ TEXTS: dict[str, list[str]] = {
     "run": ["shakespeare", "abcd"],
     "size": ["nano", "base"],
     "data": ["/d", "/e"],
-    "listen": ["127.0.0.1", "2001:db8::9"],
+    "listen": ["127.0.0.1", "fd00::9"],
     "p2p_port": ["1", "65535"],
     "api_port": ["2", "80"],
     "rounds": ["3", "9"],
