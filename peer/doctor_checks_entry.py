@@ -29,7 +29,10 @@ SHOWN = 3
 """Of many that do not answer."""
 ASKED_FOR_UDP = 4
 """Addresses that are asked for an answer over UDP."""
-LOST = "a firewall drops it, or that machine is off: ask whoever runs it, or for a new invitation"
+LOST = (
+    "see first that this machine reaches the internet; if it does, that one is off or a firewall drops it: ask whoever"
+    " runs it, or for a new invitation"
+)
 CLOSED = "murmur does not run there just now, or on another port: ask whoever runs it, or for a new invitation"
 _FAMILIES: dict[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 _NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)

@@ -19,6 +19,7 @@ TITLE = 10
 """Columns of a title."""
 JOIN = "join/"
 """How the ids of the addresses begin through which one enters a run: one of them is enough."""
+NO_NETWORK = "mend the network first, as said there"
 _ORDER: tuple[Result, ...] = ("pass", "skipped", "warn", "fail")
 _MARKS: dict[Result, tuple[str, str]] = {
     "pass": ("✓", "32"),
@@ -78,13 +79,19 @@ def worst(findings: Iterable[Finding]) -> Result:
 
 
 def eased(findings: Sequence[Finding]) -> list[Finding]:
-    """The same, and an address that fails is a warning where another one leads into the run."""
+    """The same, and an address that fails is a warning where another one leads into the run.
+
+    Without a network there is one thing to mend.
+    """
+    if any(each.id == "network" and each.result == "fail" for each in findings):
+        return [replace(each, remedy=NO_NETWORK) if _is_lost(each) else each for each in findings]
     if not any(each.id.startswith(JOIN) and each.result == "pass" for each in findings):
         return list(findings)
-    return [
-        replace(each, result="warn") if each.id.startswith(JOIN) and each.result == "fail" else each
-        for each in findings
-    ]
+    return [replace(each, result="warn") if _is_lost(each) else each for each in findings]
+
+
+def _is_lost(finding: Finding) -> bool:
+    return finding.id.startswith(JOIN) and finding.result == "fail"
 
 
 def to_json(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.doctor import Check, beside, examine
-from peer.doctor_report import Finding, Outcome, eased, failed, passed, report, to_json, worst
+from peer.doctor_report import NO_NETWORK, Finding, Outcome, eased, failed, passed, report, to_json, worst
 from peer.exits import Exit
 from peer.identity import Identity
 from peer.paths import Home
@@ -120,6 +120,13 @@ def test_one_address_that_answers_is_enough() -> None:
     assert eased([dead, name]) == [dead, name]
     mixed = eased([dead, finding("pass", name="join/2"), name])
     assert [each.result for each in mixed] == ["warn", "pass", "fail"]
+
+
+def test_without_a_network_the_addresses_are_not_what_is_to_be_mended() -> None:
+    network = finding("fail", remedy="connect a cable", name="network")
+    found = eased([network, finding("fail", remedy="ask whoever runs it", name="join/1")])
+    assert [each.remedy for each in found] == ["connect a cable", NO_NETWORK]
+    assert [each.result for each in found] == ["fail", "fail"]
 
 
 def test_the_json_has_the_keys_of_the_contract() -> None:
