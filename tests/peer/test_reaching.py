@@ -130,6 +130,7 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(module, "SETTLE_S", -1.0)
+    monkeypatch.setattr(module, "ROUTER_S", (-1.0, 1000.0))
     return Bench(monkeypatch)
 
 
@@ -178,6 +179,30 @@ def test_a_relay_that_serves_is_kept_when_another_one_is_found(bench: Bench) -> 
     bench.listen, bench.known = (HOME, f"{RELAY}/p2p-circuit"), (OTHER, RELAY)
     bench.turn()
     assert bench.relays == (RELAY,) and bench.reaching.plan.relays == (RELAY, OTHER)
+
+
+def test_it_reserves_only_after_the_router_had_time_to_open_a_port(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROUTER_S", (1000.0, 1000.0))
+    bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY,)
+    bench.turn()
+    assert bench.relays == () and bench.reaching.plan.relays == (RELAY,)
+    monkeypatch.setattr(module, "ROUTER_S", (-1.0, 1000.0))
+    bench.turn()
+    assert bench.relays == (RELAY,)
+
+
+def test_it_reserves_only_after_what_the_router_opened_has_been_asked_about(bench: Bench) -> None:
+    bench.replies[FAR] = (UDP_END, SILENT)
+    bench.turn()
+    bench.listen, bench.known = (HOME, "/ip4/8.8.8.8/tcp/5555"), (RELAY,)
+    bench.replies[FAR] = (UDP_END, BUSY)
+    bench.turn()
+    assert bench.relays == ()
+    bench.replies[FAR], bench.listen = (UDP_END, SILENT), (*bench.listen, "/ip4/192.168.1.9/tcp/1")
+    bench.turn()
+    assert bench.relays == (RELAY,)
 
 
 def test_holes_are_punched_with_an_end_out_in_the_world_only(bench: Bench) -> None:
