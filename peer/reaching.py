@@ -315,7 +315,7 @@ class Reaching:
         failed = {each: self._failed.get(each, 0) + (each in using) for each in known}
         relays = candidates(known, using, failed)[:MOST_RELAYS]
         if relays and set(relays) != set(using) and self.p2pd.reserve_at(relays):
-            self._failed, self._reserved_at = failed, now
+            self._failed, self._reserved_at, self._whole_at = failed, now, now
             self._patience = min(2 * self._patience, RELAY_PATIENCE_S[1]) if using else self._patience
 
     def _replace(self, now: float) -> None:

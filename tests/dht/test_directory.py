@@ -152,7 +152,9 @@ def test_a_node_that_only_asked_serves_others_once_it_is_begun_anew(open_node: O
                     here.client = False
                     await asyncio.gather(here.rebind(), here.rebind())
                     async with asyncio.timeout(15):
-                        while (await _tried(there))[0].state != "ok":
+                        while True:
+                            if (await _tried(there))[0].state == "ok":
+                                break
                             await asyncio.sleep(LOOK_S)
             finally:
                 await here.close()

@@ -27,7 +27,7 @@ def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(97, "Address family not supported by protocol")
         return real(family, kind)
 
-    monkeypatch.setattr("dht.listening.socket.socket", made)
+    monkeypatch.setattr(socket, "socket", made)
 
 
 def taken(family: socket.AddressFamily, kind: socket.SocketKind, port: int) -> socket.socket:

@@ -32,7 +32,12 @@ def main() -> None:
     """Run it."""
     took: list[float] = []
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def until_told() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=until_told, daemon=True).start()
     asking: list[threading.Thread] = []
     while not ended.wait(EVERY_S):
         asking = [each for each in asking if each.is_alive()]

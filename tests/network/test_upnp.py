@@ -20,7 +20,7 @@ WITHDRAWN_S = 5.0
 """From the end of the daemon's process."""
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="miniupnpd is not installed (package miniupnpd)")
+@pytest.mark.skipif(PROGRAM is None, reason="miniupnpd is not installed (package miniupnpd-nftables)")
 @pytest.mark.timeout(240)
 def test_a_mapped_port_is_used_by_a_stranger_and_withdrawn(lab: Lab, tmp_path: Path) -> None:
     """Nobody is connected any more when the stranger comes: it has the address from the directory."""

@@ -58,7 +58,7 @@ class Upnp:
         self._router.run(["nft", "-f", "-"], text=_RULES)
         config = folder / "miniupnpd.conf"
         config.write_text(_CONFIG)
-        command = [PROGRAM, "-d", "-f", config, "-P", folder / "miniupnpd.pid"]
+        command = [PROGRAM, "-d", "-f", str(config), "-P", str(folder / "miniupnpd.pid")]
         process = self._router.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while "listening on port" not in next_line(process.stderr):
             pass
