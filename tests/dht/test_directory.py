@@ -151,11 +151,8 @@ def test_a_node_that_only_asked_serves_others_once_it_is_begun_anew(open_node: O
                     assert state.error is not None and "serves no directory" in state.error
                     here.client = False
                     await asyncio.gather(here.rebind(), here.rebind())
-                    async with asyncio.timeout(15):
-                        while True:
-                            if (await _tried(there))[0].state == "ok":
-                                break
-                            await asyncio.sleep(LOOK_S)
+                    there.announce(_record(two))
+                    await _find(here, {two.transport.peer})
             finally:
                 await here.close()
 

@@ -28,16 +28,17 @@ def ask(url: str, took: list[float]) -> None:
     took.append(time.monotonic() - began if is_well else WITHIN_S)
 
 
+def wait_for_end(ended: threading.Event) -> None:
+    """Of the input."""
+    sys.stdin.read()
+    ended.set()
+
+
 def main() -> None:
     """Run it."""
     took: list[float] = []
     ended = threading.Event()
-
-    def until_told() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=until_told, daemon=True).start()
+    threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
     asking: list[threading.Thread] = []
     while not ended.wait(EVERY_S):
         asking = [each for each in asking if each.is_alive()]
