@@ -348,9 +348,7 @@ class Reaching:
 
     def _is_detour(self, peer: PeerId, way: Connection) -> bool:
         """Whether there may be a shorter way: through no relay, and in one's own home not out and in again."""
-        if near := self.around.near(peer):
-            return way.address.split("/")[:3] != near.split("/")[:3]
-        return way.kind == "relayed"
+        return way.kind == "relayed" or (bool(self.around.near(peer)) and is_outward(way.address))
 
     def _begins(self, peer: PeerId) -> bool:
         """Of two peers one begins: whoever cannot be dialled where the other can, else the one with the smaller id."""
