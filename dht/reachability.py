@@ -45,6 +45,8 @@ class View:
     """Seconds since anybody was connected, while others are expected."""
     confined: bool = False
     """p2pd listens on loopback only."""
+    contained: bool = False
+    """This process is behind a container's bridge."""
     outside: bool = False
     """Peers out in the world are known, though perhaps none has been asked."""
 
@@ -83,7 +85,7 @@ def plan(view: View) -> Plan:
     local = tuple(each for each in proven if not _is_global(each))
     if not any(is_outside(each) for each in view.seen.values()):
         return _unseen(view, local, ask)
-    evidence = (*_failures(view), *_kind_of_nat(view))
+    evidence = (*_failures(view), *_kind_of_nat(view), *_bridge(view))
     relays = view.relays[:MOST_RELAYS]
     if circuits:
         rung: Rung = "punched" if view.punched else "relayed"
@@ -161,6 +163,13 @@ def _kind_of_nat(view: View) -> tuple[str, ...]:
     if len(ports) > len({family for family, _ in ports}):
         return ("each peer sees another port: a symmetric NAT, no hole can be punched",)
     return (f"seen at {min(ends)}",)
+
+
+def _bridge(view: View) -> tuple[str, ...]:
+    """What a container's owner can do, who may not know that only mapped ports are reached (FC24)."""
+    port = view.port
+    flags = f"-p {port}:{port} -p {port}:{port}/udp"
+    return (f"in a container: others get in once its host maps TCP and UDP port {port} ({flags})",) * view.contained
 
 
 def _first(by: Mapping[str, str]) -> str:

@@ -266,6 +266,7 @@ class Reaching:
             punched=punched,
             lonely_s=time.monotonic() - self._lonely_since,
             confined=self.confined,
+            contained=is_contained(),
             outside=self.around.outside() or any(is_outward(way.address) for way in ways),
         )
 

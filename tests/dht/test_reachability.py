@@ -47,6 +47,14 @@ def test_whoever_has_met_nobody_for_long_is_told_what_would_help_unless_it_is_pu
     assert plan(replace(lonely, interfaces=frozenset({"8.8.8.8"}))).rung == "unknown"
 
 
+def test_a_containers_owner_is_told_which_port_to_map_while_nobody_gets_in() -> None:
+    """FC24."""
+    inside = replace(BEHIND, contained=True, relays=RELAYS, listen=(HOME, CIRCUIT))
+    assert f"maps TCP and UDP port {PORT} (-p {PORT}:{PORT} -p {PORT}:{PORT}/udp)" in said(plan(inside))
+    for other in (replace(inside, contained=False), replace(inside, found={WORLD: {"observer": PROVEN}})):
+        assert "container" not in said(plan(other))
+
+
 def test_who_listens_on_loopback_only_says_so_as_it_is() -> None:
     listen = (f"/ip4/127.0.0.1/tcp/{PORT}", CIRCUIT)
     result = plan(replace(BEHIND, listen=listen, relays=RELAYS, confined=True))

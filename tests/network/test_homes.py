@@ -129,6 +129,7 @@ def test_each_kind_with_each_other_and_all_of_them_train(lab: Lab, tmp_path: Pat
         until(as_expected, 150, "every pair is connected as the table says")
         stands = {kind: peer.status()["reach"]["rung"] for kind, peer in peers.items()}
         assert all(stands[kind] in rungs(kind) for kind in KINDS), stands
+        assert "maps TCP and UDP port" in str(peers["bridge"].status()["reach"]["evidence"]), "FC24"
         sealed = max(peer.status()["round"]["last_sealed"] for peer in peers.values())
         until(
             lambda: min(peer.status()["round"]["last_sealed"] for peer in peers.values()) >= sealed + 3,
