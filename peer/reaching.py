@@ -138,6 +138,7 @@ class Reaching:
         self._holes: dict[PeerId, _Hole] = {}
         self._listen: tuple[str, ...] = ()
         self._interfaces: frozenset[str] = frozenset()
+        self._changes = 0
         self._reserved_at, self._patience, self._failed = -math.inf, RELAY_PATIENCE_S[0], dict[str, int]()
         self._relays_since = self._lonely_since = time.monotonic()
         self._whole_at, self._replace_pause = -math.inf, REPLACE_S[0]
@@ -211,6 +212,7 @@ class Reaching:
             each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses
         )
         if interfaces != self._interfaces or _fixed(listen) != _fixed(self._listen):
+            self._changes += 1
             for observer in self._observers.values():
                 observer.due, observer.end = 0.0, ""
         self._listen, self._interfaces = listen, interfaces
@@ -230,6 +232,7 @@ class Reaching:
         self._observers |= {peer: each for peer, each in missed.items() if now - each.met < MISSED_S}
 
     async def _ask_one(self, peer: PeerId, observer: _Observer) -> None:
+        changes, pause = self._changes, ASK_AGAIN_S
         try:
             if self.p2pd.relays and not observer.end:  # what is dialled back in vain takes seconds
                 observer.end = (await reach.ask(self.transport, peer)).observed
@@ -237,12 +240,13 @@ class Reaching:
             reply = await reach.ask(self.transport, peer, self.plan.ask)
             observer.end = reply.observed
             is_busy = any(each.found == BUSY for each in reply.outcomes)
-            observer.due = time.monotonic() + (ASK_AGAIN_S if is_busy else ASK_EVERY_S)
+            pause = ASK_AGAIN_S if is_busy else ASK_EVERY_S
             if observer.reply is None or not is_busy:
                 observer.reply = reply
         except MurmurError as error:
             log.debug("%s does not tell how it sees this peer: %s", short(peer), error)
-            observer.due = time.monotonic() + ASK_AGAIN_S
+        if changes == self._changes:  # else the answer is about what was before, and the next question is due
+            observer.due = time.monotonic() + pause
 
     def _view(self) -> View:
         seen: dict[str, str] = {}

@@ -53,6 +53,8 @@ class Bench:
         self.knows_others = False
         self.redialled: list[tuple[PeerId, str, bool]] = []
         self.frozen: set[PeerId] = set()
+        self.slow: dict[PeerId, tuple[str, ...]] = {}
+        """Observer → addresses that p2pd has before it answers."""
         self.begun_again = 0
         monkeypatch.setattr(reach, "ask", self.ask)
         around = Surroundings(
@@ -116,6 +118,10 @@ class Bench:
             self.asked.append((peer, tuple(addresses)))
         if peer in self.frozen:
             await asyncio.Event().wait()
+        if peer in self.slow:
+            self.listen = (*self.listen, *self.slow.pop(peer))
+            for _ in range(10):
+                await asyncio.sleep(0)
         if peer not in self.replies:
             raise TransportError(peer, "is away")
         observed, found = self.replies[peer]

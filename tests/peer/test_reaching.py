@@ -51,6 +51,17 @@ def test_an_observer_that_is_frozen_holds_up_nothing(bench: Bench, monkeypatch: 
     assert [peer for peer, _ in bench.asked] == [LAN, FAR], "and is not asked again meanwhile"
 
 
+def test_what_the_router_opens_while_an_observer_dials_is_asked_about_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the answer to the first question put off the next one for a minute: the home was relayed for good."""
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    opened = "/ip4/8.8.8.8/tcp/5555"
+    bench.replies[FAR], bench.slow[FAR] = (UDP_END, SILENT), (opened,)
+    bench.turn()
+    assert [asked for peer, asked in bench.asked if peer == FAR] == [(f"/tcp/{PORT}",), (f"/tcp/{PORT}", opened)]
+
+
 def test_only_peers_with_a_direct_connection_are_asked(bench: Bench) -> None:
     bench.connected = {FAR: Connection("relayed", "tcp", RELAY), LAN: Connection("punched", "quic", UDP_END)}
     bench.turn()
