@@ -53,6 +53,7 @@ class Node:
         self._request_s, self._search_s = request_s, search_s
         self._clock = clock
         self._node: Any = None
+        self._searches: set[asyncio.Timeout] = set()
         self.client = False
         """A client only asks: it serves and stores nothing."""
 
@@ -90,20 +91,27 @@ class Node:
         if node is None:
             return
         node.is_alive = False
+        for search in self._searches:  # on a p2pd that is gone it would wait for its deadline, and what follows with it
+            search.reschedule(asyncio.get_running_loop().time())
         if works and self._transport.attached and node.p2p is self._transport.p2p:
             with contextlib.suppress(Exception):  # its p2pd may just have died, and its handlers with it
                 async with asyncio.timeout(self._request_s):
                     await node.shutdown()
 
     async def search(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        """One operation on hivemind's node; None when it fails, whatever the reason."""
+        """One operation on hivemind's node; None when it fails, whatever the reason, and when the node is ended."""
         if self._node is None:
             return None
+        search = asyncio.timeout(self._search_s)
         try:
-            async with asyncio.timeout(self._search_s):
-                return await ask(self._node)
+            async with search:
+                self._searches.add(search)
+                try:
+                    return await ask(self._node)
+                finally:
+                    self._searches.discard(search)
         except TimeoutError:
-            log.info("the directory gave no answer within %.0f s", self._search_s)
+            log.info("the directory gave no answer within %.0f s, or its node was ended", self._search_s)
         except Exception as error:  # hivemind raises whatever its parts raise; trouble here is never fatal
             log.info("the directory failed: %r", error)
         return None
