@@ -92,7 +92,8 @@ class Node:
             return
         node.is_alive = False
         for search in self._searches:  # on a p2pd that is gone it would wait for its deadline, and what follows with it
-            search.reschedule(asyncio.get_running_loop().time())
+            if not search.expired():  # whose deadline has just come is ending, and swallows that now and then
+                search.reschedule(asyncio.get_running_loop().time())
         if works and self._transport.attached and node.p2p is self._transport.p2p:
             with contextlib.suppress(Exception):  # its p2pd may just have died, and its handlers with it
                 async with asyncio.timeout(self._request_s):

@@ -29,3 +29,28 @@ def test_a_look_up_under_way_ends_with_its_node() -> None:
         assert not node._searches and await node.search(never) is None
 
     asyncio.run(scenario())
+
+
+def test_a_node_is_ended_while_a_look_up_is_past_its_deadline() -> None:
+    """hivemind may take its time after a cancellation."""
+    ending, let_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await let_go.wait()
+
+    async def scenario() -> None:
+        transport: Any = SimpleNamespace(attached=False)
+        node = Node(transport, None, request_s=3.0, search_s=0.01)
+        node._node = SimpleNamespace(is_alive=True)
+        search = asyncio.create_task(node.search(slow))
+        async with asyncio.timeout(10):
+            await ending.wait()
+            await node.end()
+            let_go.set()
+            assert await search is None
+
+    asyncio.run(scenario())
