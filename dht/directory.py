@@ -124,6 +124,11 @@ class Directory:
         await self._node.end(works=works)
 
     @property
+    def runs(self) -> bool:
+        """Whether there is a node, or one is just being begun."""
+        return self._node.runs or self._binding.locked()
+
+    @property
     def client(self) -> bool:
         """Whether it only asks, and serves and stores nothing; what is set holds from the next ``rebind`` on."""
         return self._node.client

@@ -57,6 +57,7 @@ class Node:
         self._node: Any = None
         self._begun = Begun()
         """What searches that are over, and the node itself, have left running."""
+        self._searches: set[asyncio.Timeout] = set()
         self.client = False
         """A client only asks: it serves and stores nothing."""
 
@@ -93,6 +94,9 @@ class Node:
     async def end(self, *, works: bool = True) -> None:
         """End the node; ``works``: whether there is a p2pd that answers, which is told."""
         node, self._node = self._node, None
+        for search in self._searches:  # on a p2pd that is gone it would wait for its deadline, and what follows with it
+            if not search.expired():  # whose deadline has just come is ending, and swallows that now and then
+                search.reschedule(asyncio.get_running_loop().time())
         await self._begun.end()
         if node is None:
             return
@@ -103,18 +107,22 @@ class Node:
                     await node.shutdown()
 
     async def search(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        """One operation on hivemind's node; None when it fails, whatever the reason."""
+        """One operation on hivemind's node; None when it fails, whatever the reason, and when the node is ended."""
         if self._node is None:
             return None
-        begun = Begun()
+        begun, search = Begun(), asyncio.timeout(self._search_s)
         try:
             with begun.inside():
-                async with asyncio.timeout(self._search_s):
-                    answer = await ask(self._node)
+                async with search:
+                    self._searches.add(search)
+                    try:
+                        answer = await ask(self._node)
+                    finally:
+                        self._searches.discard(search)
             self._begun.adopt(begun)  # the rest of a search goes on when the answer is there
             return answer
         except TimeoutError:
-            log.info("the directory gave no answer within %.0f s", self._search_s)
+            log.info("the directory gave no answer within %.0f s, or its node was ended", self._search_s)
         except Exception as error:  # hivemind raises whatever its parts raise; trouble here is never fatal
             log.info("the directory failed: %r", error)
         finally:

@@ -61,8 +61,9 @@ class Serving:
         )
 
     async def follow(self) -> None:
-        """Begin the node anew when that has changed."""
-        if self.only_asks() != self.directory.client:
-            self.directory.client = not self.directory.client
-            with contextlib.suppress(MurmurError):  # p2pd is just being restarted, and the directory with it
+        """Begin the node anew when that has changed, or when it was ended and could not begin."""
+        asks = self.only_asks()
+        if asks != self.directory.client or not self.directory.runs:
+            self.directory.client = asks
+            with contextlib.suppress(MurmurError):  # p2pd is just being restarted: it is tried again
                 await self.directory.rebind()

@@ -56,20 +56,20 @@ class Directory:
     """What is begun anew."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.client, self.fails, self.begun = True, fails, 0
+        self.client, self.fails, self.begun, self.runs = True, fails, 0, True
 
     def seeds(self) -> list[Any]:
         return [type("Seed", (), {"state": "ok"})]
 
     async def rebind(self) -> None:
         self.begun += 1
+        self.runs = not self.fails
         if self.fails:
             raise TransportError("me", "p2pd is gone")
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_its_node_begins_anew_when_that_changes_and_at_no_other_time(fails: bool) -> None:
-    directory: Any = Directory(fails=fails)
+def test_its_node_begins_anew_when_that_changes_and_at_no_other_time() -> None:
+    directory: Any = Directory()
     now = [plan("unknown")]
     serving = Serving(directory, lambda: now[0], lambda: False)
 
@@ -83,5 +83,22 @@ def test_its_node_begins_anew_when_that_changes_and_at_no_other_time(fails: bool
         now[0] = plan("none")
         await serving.follow()
         assert directory.begun == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_could_not_begin_is_tried_again() -> None:
+    """Before, a peer whose p2pd was just too slow stayed without a directory for good."""
+    directory: Any = Directory(fails=True)
+    serving = Serving(directory, lambda: plan("public"), lambda: False)
+
+    async def scenario() -> None:
+        await serving.follow()
+        await serving.follow()
+        assert (directory.client, directory.begun) == (False, 2)
+        directory.fails = False
+        for _ in range(3):
+            await serving.follow()
+        assert directory.begun == 3
 
     asyncio.run(scenario())
