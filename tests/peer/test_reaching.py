@@ -187,7 +187,7 @@ def test_it_reserves_only_after_the_router_had_time_to_open_a_port(
     monkeypatch.setattr(module, "ROUTER_S", (1000.0, 1000.0))
     bench.replies[FAR], bench.known = (UDP_END, SILENT), (RELAY,)
     bench.turn()
-    assert bench.relays == () and bench.reaching.plan.relays == (RELAY,)
+    assert not bench.relays and bench.reaching.plan.relays == (RELAY,)
     monkeypatch.setattr(module, "ROUTER_S", (-1.0, 1000.0))
     bench.turn()
     assert bench.relays == (RELAY,)
@@ -199,7 +199,7 @@ def test_it_reserves_only_after_what_the_router_opened_has_been_asked_about(benc
     bench.listen, bench.known = (HOME, "/ip4/8.8.8.8/tcp/5555"), (RELAY,)
     bench.replies[FAR] = (UDP_END, BUSY)
     bench.turn()
-    assert bench.relays == ()
+    assert not bench.relays
     bench.replies[FAR], bench.listen = (UDP_END, SILENT), (*bench.listen, "/ip4/192.168.1.9/tcp/1")
     bench.turn()
     assert bench.relays == (RELAY,)
