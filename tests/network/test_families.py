@@ -22,7 +22,7 @@ def _sealed(peer: Program) -> int:
     return peer.status().get("round", {}).get("last_sealed") or 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_peers_without_ipv4_meet_and_train(lab: Lab, tmp_path: Path) -> None:
     """A public one, and two homes whose routers let only replies in: between these a hole is punched."""
     lighthouse = Lighthouse(lab.public(ipv4=False, ipv6=True), tmp_path / "lighthouse")
@@ -46,11 +46,11 @@ def test_peers_without_ipv4_meet_and_train(lab: Lab, tmp_path: Path) -> None:
         **{name: ("punched", ways) for name, ways in holes.items()},
     }
     try:
-        until(lambda: stand() == expected, 90, "the public one is dialled, the homes punch a hole")
+        until(lambda: stand() == expected, 150, "the public one is dialled, the homes punch a hole")
         told = peers["public"].status()["reach"]["addresses"]
         assert told and all(each.startswith(f"/ip6/{hosts[0].address6}/tcp/") for each in told), told
         before = max(_sealed(peer) for peer in peers.values())
-        until(lambda: min(_sealed(peer) for peer in peers.values()) >= before + 2, 60, "all of them seal")
+        until(lambda: min(_sealed(peer) for peer in peers.values()) >= before + 2, 90, "all of them seal")
     except AssertionError as error:
         raise AssertionError(
             f"{error}\n{stand()}\n{expected}" + "".join(peer.log() for peer in peers.values())

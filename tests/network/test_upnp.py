@@ -21,7 +21,7 @@ WITHDRAWN_S = 5.0
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="miniupnpd is not installed (package miniupnpd-nftables)")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_mapped_port_is_used_by_a_stranger_and_withdrawn(lab: Lab, tmp_path: Path) -> None:
     """Nobody is connected any more when the stranger comes: it has the address from the directory."""
     lighthouse = Lighthouse(lab.public(), tmp_path / "lighthouse")
@@ -32,7 +32,7 @@ def test_a_mapped_port_is_used_by_a_stranger_and_withdrawn(lab: Lab, tmp_path: P
     behind = daemon(home, tmp_path / "home", run, [lighthouse])
     peers = [behind]
     try:
-        until(lambda: behind.status().get("reach", {}).get("rung") == "mapped", 90, "the mapped port is proven")
+        until(lambda: behind.status().get("reach", {}).get("rung") == "mapped", 150, "the mapped port is proven")
         (port,) = upnp.mapped()
         told = f"/ip4/{home.public_address}/tcp/{port}/p2p/{identity(behind)}"
         assert behind.status()["reach"]["addresses"] == [told]

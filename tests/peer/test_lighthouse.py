@@ -78,6 +78,7 @@ def test_each_flag_arrives_in_its_option(tmp_path: Path, monkeypatch: pytest.Mon
     "words",
     [
         ("--listen", "banana"),
+        ("--listen", "fe80::1"),
         ("--p2p-port", "65536"),
         ("--relay-port", "-1"),
         ("--announce", ""),
