@@ -161,6 +161,16 @@ class Directory:
         self._record = record
         self._changed.set()
 
+    async def tell(self, record: PeerRecord, sign: Callable[[bytes], bytes]) -> bool:
+        """Store this record once, which may be a helper's with a key of its own; whether a node took it.
+
+        Raises LocalError when it is too large or malformed.
+        """
+        value = encode_record(record, sign)
+        key, owner = key_of(self._run), record.peer
+        stored = await self._node.search(lambda node: node.store(key, value, expiration_of(record), subkey=owner))
+        return bool(stored)
+
     async def meet(self, peer: PeerId, address: str) -> None:
         """Get to know another's node, which is no seed; raises TransportError."""
         await self._enter(peer, address)
@@ -211,10 +221,7 @@ class Directory:
         most = int(now) + self._timing.lifetime_s
         expires = max(most, min(self._expires, most + int(CLOCK_LIMIT_S) - 1))  # nobody takes one valid for too long
         issued = replace(record, sequence=self._sequence, expires=expires)
-        value = encode_record(issued, self._sign)
-        key, owner = key_of(self._run), record.peer
-        stored = await self._node.search(lambda node: node.store(key, value, expiration_of(issued), subkey=owner))
-        return bool(stored)
+        return await self.tell(issued, self._sign)
 
     async def _enter(self, peer: PeerId, address: str) -> None:
         if await self._node.enter(peer, address):

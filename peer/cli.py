@@ -132,6 +132,8 @@ def run_up(arguments: dict[str, Any], *, wrap: Callable[[Any], Any] | None = Non
     settings: Settings = arguments["settings"]
     try:
         options = up_options(settings)
+        if options.relay:
+            cli_lighthouse.check_extra()
         _use_one_blas_thread()
         signal.signal(signal.SIGTERM, _end)  # until the daemon takes signals itself: loading takes a while
         from . import daemon

@@ -67,11 +67,16 @@ def add(commands: Commands) -> None:
     parser.set_defaults(command=_run_lighthouse)
 
 
-def _run_lighthouse(arguments: dict[str, Any]) -> int:
+def check_extra() -> None:
+    """Raises EnvironmentFault, which says what to install, where a relay cannot run."""
     import importlib.util
 
     if importlib.util.find_spec("libp2p") is None:
         raise EnvironmentFault("the relay needs py-libp2p, which is not installed", remedy=EXTRA)
+
+
+def _run_lighthouse(arguments: dict[str, Any]) -> int:
+    check_extra()
     if arguments["relay_only"] and arguments["runs"]:
         raise ConfigError(
             "--relay-only has no directory, from which --run takes whom to serve", remedy="leave one of them out"

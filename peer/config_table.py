@@ -71,6 +71,21 @@ OPTIONS: tuple[Option, ...] = (
         "lan", _text, _default("lan"), "look for peers in this machine's own network, and be found there", kind="switch"
     ),
     Option(
+        "relay",
+        _text,
+        _default("relay"),
+        "where this machine has a public address, relay for peers of the run behind routers",
+        kind="switch",
+    ),
+    Option("relay_port", port, _default("relay_port"), "of that relay, TCP; 0 = any", "N"),
+    Option(
+        "relay_bandwidth",
+        at_least(1),
+        _default("relay_bandwidth"),
+        "that all relayed connections share, in 10⁶ bytes a second (50)",
+        "MB/S",
+    ),
+    Option(
         "join",
         peer_address,
         list,

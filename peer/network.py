@@ -35,6 +35,7 @@ from .peers import Line, Record
 from .reaching import Reaching, Surroundings
 from .refusals import Refusals
 from .serving import Serving
+from .volunteering import Volunteering, volunteer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,6 +120,13 @@ class Network:
         self._due = 0.0
         self._memory, self._news = Memory(self.book), NetworkNews(reporter)
         self.refusals = Refusals(reporter, self.transport.gauges, self._directory.gauges)
+        self._volunteering: Volunteering | None = None
+        if options.relay:
+            ours = volunteer(options, home)
+            self._volunteering = Volunteering(
+                *ours, run, self._directory, lambda: self._reaching.plan, self._of_the_run, reporter
+            )
+            self.refusals.watch(self._volunteering.gauges)
 
     async def start(self, seeds: Sequence[str] = (), invitation: str = "") -> None:
         """Start everything, and try ``seeds`` and whom this home has met before; ``invitation`` is kept for next time.
@@ -204,6 +212,8 @@ class Network:
     async def close(self) -> None:
         """End everything in reverse order. Safe to call twice."""
         await self._end_tasks()
+        if self._volunteering is not None:
+            await self._volunteering.close()
         await self._nearby.close()
         await self._reaching.close()
         await self._memory.keep(self._near(), self._members(), now=True)
@@ -221,6 +231,7 @@ class Network:
             keep_going(self._relay_watch.run, "heartbeat of relays"),
             keep_going(self._show, "network status"),
             keep_going(self._trips.run, "round-trip times"),
+            *([keep_going(self._volunteering.run, "relay")] if self._volunteering is not None else []),
         ]
 
     async def _end_tasks(self) -> None:
@@ -269,7 +280,8 @@ class Network:
         """Who can tell how it sees this peer: seeds, then members, then who calls itself a lighthouse, then others."""
         seeds = [PeerId(split(seed.address)[1]) for seed in self._directory.seeds() if seed.state == "ok"]
         near = sorted(self.transport.neighbours())
-        return list(dict.fromkeys((*seeds, *(self._members() & set(near)), *self._helpers, *near)))
+        others = (*near, *sorted(self.transport.routes.ways()))  # a seed that publishes nothing yet has no neighbour
+        return list(dict.fromkeys((*seeds, *(self._members() & set(near)), *self._helpers, *others)))
 
     def _relays(self) -> tuple[str, ...]:
         """First those beside a seed: the person has chosen it, and a name in the directory costs nothing."""
@@ -281,6 +293,11 @@ class Network:
 
     def _lighthouses(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, record in self._helpers.items() if "lighthouse" in record.roles)
+
+    def _of_the_run(self) -> frozenset[str]:
+        """Whom a relay of this peer's serves."""
+        near = self.transport.neighbours()
+        return frozenset(each for each in (*self._members(), *self._records, *near) if self._admits(PeerId(each)))
 
     def _expects(self) -> bool:
         return bool(self._directory.seeds() or self._members() - {self._own})

@@ -35,6 +35,12 @@ class UpOptions:
     """Never look for other peers."""
     lan: bool = True
     """Announce this peer in its own network and look for others there."""
+    relay: bool = False
+    """Relay for peers of the run that others cannot dial, while this one can be."""
+    relay_port: int = 0
+    """TCP; 0 = any."""
+    relay_bandwidth: int = 50
+    """10⁶ bytes a second that all relayed connections share."""
     join: tuple[str, ...] = ()
     """Invitations, and multiaddrs ``/ip4/…/tcp/…/p2p/ID`` of peers to dial."""
     threads: int = 0

@@ -108,6 +108,16 @@ def test_machine_with_many_bridges_announces_its_best_addresses(tmp_path: Path) 
     assert not any("127.0.0.1" in each for each in told)
 
 
+def test_whoever_is_merely_connected_is_asked_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that has published nothing yet has no neighbour: it was never found public without a lighthouse."""
+    network = _network(tmp_path)
+    helper, visitor = PeerId("a helper"), PeerId("a visitor")
+    monkeypatch.setattr(network.transport.routes, "ways", lambda: {visitor: None, helper: None})
+    assert network._observers() == [helper, visitor]
+    network._helpers = {visitor: _record(visitor)}
+    assert network._observers() == [visitor, helper]
+
+
 def test_what_is_refused_shows_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network, now = _network(tmp_path), 1000.0
     monkeypatch.setattr("peer.refusals.time.monotonic", lambda: now)
