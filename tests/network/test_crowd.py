@@ -19,7 +19,6 @@ MEMORY_BOUND = 500e6
 """Of the lighthouse's processes together; 700 MB with 64 peers."""
 
 
-@pytest.mark.real
 @pytest.mark.timeout(240)
 def test_all_that_start_within_seconds_are_let_in(lab: Lab, tmp_path: Path) -> None:
     found = join(lab, tmp_path, JOINERS, span=8.0, within=100.0)
