@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hivemind.dht import node as hivemind_node
 from hivemind.dht import traverse
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
@@ -70,7 +71,7 @@ class Node:
         """Begin, or begin anew on a restarted p2pd; raises TransportError."""
         await self.end()
         serializer.install()
-        traverse.asyncio = Watched()
+        traverse.asyncio = hivemind_node.asyncio = Watched()
         try:
             with self._begun.inside():
                 async with asyncio.timeout(self._search_s):

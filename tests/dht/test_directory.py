@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import psutil
 import pytest
 from hivemind.dht.routing import DHTID
 
@@ -169,6 +171,28 @@ def test_wrong_clock_is_named_with_its_offset(open_node: OpenNode) -> None:
                 assert state.state in {"failed", "trying"} and state.error is not None
                 figure = re.search(r"its clock is ([0-9.]+) s ahead of ours \(3 s allowed\)", state.error)
                 assert figure and abs(float(figure[1]) - 10) < 0.5, f"half of what the answer took: {state.error}"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("after", [0.05, 0.6])
+def test_a_search_that_is_under_way_when_the_node_ends_complains_of_nothing(open_node: OpenNode, after: float) -> None:
+    async def scenario() -> None:
+        said: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+        async with open_node(1) as seed, open_node(2) as one, _directory(seed, []):
+            async with _directory(one, seed.transport.addresses()[:1]) as there:
+                await _tried(there)
+                frozen = psutil.Process(seed.p2pd.pid)
+                frozen.suspend()
+                looking = asyncio.create_task(there.peers())
+                await asyncio.sleep(after)
+            frozen.resume()
+            await looking
+            for _ in range(3):
+                await asyncio.sleep(0)
+                gc.collect()
+        assert said == []
 
     asyncio.run(scenario())
 
