@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from peer import status
 from peer.identity import Identity
 from peer.network import Network
 from peer.options import UpOptions
 from peer.paths import Home
 from protocols.ids import PeerId
+from tests.peer.board import Board
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,21 +49,6 @@ def tell(**what: Any) -> None:
     """One line."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
-
-
-class Board:
-    """What a network tells its reporter."""
-
-    def __init__(self, peer: str) -> None:
-        self.status = status.Status(version="0.1.0", protocol=1, peer=peer, since=0.0)
-
-    def apply(self, event: status.Event) -> None:
-        """As a reporter does."""
-        self.status = status.apply(self.status, event)
-
-    def warn(self, code: str, text: str, remedy: str = "") -> None:
-        """As a reporter does."""
-        self.apply(status.Warned(code, text, remedy))
 
 
 class Session:
@@ -92,7 +77,7 @@ class Joiner:
         key, home = key_of(self.number), Home(self.folder / str(self.number))
         home.create()
         key.save(home.key)
-        self.board, self.peer = Board(key.peer), PeerId(key.peer)
+        self.board, self.peer = Board.of(key.peer), PeerId(key.peer)
         board: Any = self.board
         members = frozenset({FOUNDER})
         self.network = Network(UpOptions(home=home.root), home, RUN, key, board, members=lambda: members)

@@ -17,32 +17,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peer import status
 from peer.identity import Identity
 from peer.network import Network
 from peer.options import UpOptions
 from peer.paths import Home
 from protocols.ids import PeerId
+from tests.peer.board import Board
 
 if TYPE_CHECKING:
     from peer.session import Session
 
 POLL_S = 0.05
-
-
-class Board:
-    """In place of a reporter."""
-
-    def __init__(self, peer: PeerId) -> None:
-        self.status = status.Status(version="0.1.0", protocol=1, peer=peer, since=0.0)
-
-    def apply(self, event: status.Event) -> None:
-        """A status event."""
-        self.status = status.apply(self.status, event)
-
-    def warn(self, code: str, text: str, remedy: str = "") -> None:
-        """A warning."""
-        self.apply(status.Warned(code, text, remedy))
 
 
 class Rounds:
@@ -87,7 +72,7 @@ async def run(folder: Path, number: int, side: int, lighthouse: str) -> None:
     home = Home(folder / str(number))
     home.create()
     own.save(home.key)
-    board: Any = Board(PeerId(own.peer))
+    board: Any = Board.of(own.peer)
     session: Session | Any = Rounds()
     members = frozenset({PeerId(own.peer), other})
     options = UpOptions(home=home.root)

@@ -15,12 +15,12 @@ import pytest
 
 from dht.connections import ways
 from dht.p2pd import PROBE_S
-from peer import status
 from peer.identity import Identity
 from peer.network import Network
 from peer.options import UpOptions
 from peer.outbox import Limits, Outbox
 from peer.paths import Home
+from tests.peer.board import Board
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,19 +35,6 @@ MIB = 1 << 20
 KEYS = [Identity.from_seed(bytes(31) + bytes([number])) for number in range(1, 5)]
 
 
-class Board:
-    """What a network tells its reporter."""
-
-    def __init__(self, peer: PeerId) -> None:
-        self.status = status.Status(version="0.1.0", protocol=1, peer=peer, since=0.0)
-
-    def apply(self, event: status.Event) -> None:
-        self.status = status.apply(self.status, event)
-
-    def warn(self, code: str, text: str, remedy: str = "") -> None:
-        self.apply(status.Warned(code, text, remedy))
-
-
 class Peer:
     """One network, and in place of a session what it is told: frames, and who came and left."""
 
@@ -56,7 +43,7 @@ class Peer:
         home = Home(folder / key.peer[-4:])
         home.create()
         key.save(home.key)
-        board: Any = Board(key.peer)
+        board: Any = Board.of(key.peer)
         options = UpOptions(home=home.root, listen="127.0.0.1")
         self.seeds = [each.address for each in peers[:1]]
         members = frozenset(each.peer for each in KEYS)

@@ -23,6 +23,7 @@ from peer.paths import Home
 from peer.refusals import COMPLAIN_S
 from peer.status import to_json
 from protocols.ids import PeerId
+from tests.peer.board import Board
 from tests.peer.live import home_of, murmur, small_run, until
 
 if TYPE_CHECKING:
@@ -34,19 +35,6 @@ KEY = Identity.from_seed(bytes(32))
 
 def _record(peer: str) -> PeerRecord:
     return PeerRecord(RUN, peer, (f"/ip4/10.0.0.1/tcp/1/p2p/{peer}",), ("contributor",), "0.1.0", 0, 1, 1)
-
-
-class Board:
-    """What a network tells its reporter."""
-
-    def __init__(self, initial: status.Status) -> None:
-        self.status = initial
-
-    def apply(self, event: status.Event) -> None:
-        self.status = status.apply(self.status, event)
-
-    def warn(self, code: str, text: str, remedy: str = "") -> None:
-        self.apply(status.Warned(code, text, remedy))
 
 
 def _network(folder: Path) -> Network:
